@@ -137,14 +137,19 @@ def module_name(path: Path) -> str:
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield `(line, module)` for whatever a file imports: at the top, in a function, for types only, or by its name.
+    """Yield `(line, module)` for whatever a file imports: at the top, in a function, or by its name.
 
     `from minifer import x` and `from . import x` are taken as `minifer.x`, relative imports are resolved, and a string
-    that is exactly a module of ours (as lazy exports use) counts as an import of it.
+    that is exactly a module of ours (as lazy exports use) counts as an import of it. What stands under
+    `if TYPE_CHECKING` is left out: it names a type for the reader and is never imported.
     """
     name = module_name(path)
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {id(inner) for node in ast.walk(tree) if _is_type_checking(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -156,6 +161,10 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, full if _is_module(full) else base
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module(node.value):
             yield node.lineno, node.value
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
 def _is_module(name: str) -> bool:

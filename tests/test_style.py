@@ -12,6 +12,7 @@ FOREIGN = re.compile(
 )
 LONGEST_FUNCTION = 50
 LONGEST_PHASE_FILE = 300
+SELF_EVIDENT_LINES = 2
 
 SOURCES = house.module_files(".", without=("data",))
 TEXTS = sorted(
@@ -37,10 +38,11 @@ def functions(path):
 
 
 def public_names(tree):
-    """Public functions and classes of a module and the public methods of those classes."""
+    """Public functions and classes of a module, and the public methods of those classes that are not self-evident."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            yield node
+            if isinstance(tree, ast.Module) or node.end_lineno - node.lineno > SELF_EVIDENT_LINES:
+                yield node
             if isinstance(node, ast.ClassDef):
                 yield from public_names(node)
 
