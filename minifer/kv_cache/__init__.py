@@ -1,14 +1,14 @@
-"""What attention remembers: the arrays (`store`) and the bookkeeping (`pool`, `prefix`)."""
+"""What attention remembers: `store` has the arrays, `pool` and `prefix` the bookkeeping."""
 
 import importlib
 from typing import Any
 
-_WHERE = {"KVStore": "store", "BlockPool": "pool", "PrefixCache": "prefix", "BlockKey": "prefix"}
-__all__ = list(_WHERE)
+_HOME = {"KVStore": "store", "BlockPool": "pool"}
+
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name's module when it is first asked for."""
-    if name not in _WHERE:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -14,6 +14,7 @@ adjacent slots, and values as `[K, slots, D]`, so that `p @ v` does.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,9 @@ class KVStore:
             )
         self.block_size = block_size
         self.num_slots = num_blocks * block_size
-        fill = np.nan if poison else 0.0
-        self._k = xp.full((num_layers, num_kv_heads, head_dim, self.num_slots), fill, dtype=dtype)
-        self._v = xp.full((num_layers, num_kv_heads, self.num_slots, head_dim), fill, dtype=dtype)
+        allocate = xp.zeros if not poison else partial(xp.full, fill_value=np.nan)
+        self._k = allocate((num_layers, num_kv_heads, head_dim, self.num_slots), dtype=dtype)
+        self._v = allocate((num_layers, num_kv_heads, self.num_slots, head_dim), dtype=dtype)
 
     @property
     def nbytes(self) -> int:
