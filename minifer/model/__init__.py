@@ -1,4 +1,4 @@
-"""The model: its shape (`config`), its weights (`weights`, `load`), its forward pass (`transformer`), its price (`cost`)."""
+"""The model: its shape (`config`), its weights (`weights`, `load`), its forward pass (`transformer`), its price."""
 
 import importlib
 from typing import Any

@@ -10,7 +10,7 @@ from minifer.errors import FormatError
 from minifer.formats.atomic import Progress, no_progress
 from minifer.formats.gguf import GGUFFile
 from minifer.formats.tensors import Checkpoint, open_checkpoint
-from minifer.hub import ModelFiles, cache_home, locate
+from minifer.hub import cache_home, locate
 from minifer.model.config import ModelConfig
 from minifer.model.weights import Weights, build_weights, random_tensors
 
