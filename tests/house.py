@@ -24,7 +24,7 @@ LAYERS = (
     ("ops",),
     ("model",),
     ("sampling",),
-    ("generate",),
+    ("generate", "incremental"),
     ("scheduler",),
     ("metrics",),
     ("trace",),
