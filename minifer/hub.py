@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,11 +44,15 @@ STALE_S = 86400.0  # what an attempt that was killed left behind is swept away a
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A located model. `path` is a file, a folder, or (for `random`) only the name of the shape."""
+    """A located model. `path` is a file, a folder, or (for `random`) only the name of the shape.
+
+    `config` is filled for `random` alone: what config.json would say.
+    """
 
     name: str
     path: Path
     kind: Literal["gguf", "hf", "random"]
+    config: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,11 @@ def cache_home() -> Path:
         raise UsageError("this user has no home folder; set MINIFER_HOME to a folder for models") from None
 
 
+def float32_folder() -> Path:
+    """Where the dequantised forms of GGUF files are kept; in it, `digests` remembers checksums."""
+    return cache_home() / "float32"
+
+
 def locate(model: str, *, download: bool = True, progress: Progress | None = None) -> ModelFiles:
     """The files of `model`, fetched first if they must be and `download` allows it.
 
@@ -108,8 +117,7 @@ def locate(model: str, *, download: bool = True, progress: Progress | None = Non
     """
     progress = progress or no_progress
     if model.startswith("random:"):
-        random_config(model)
-        return ModelFiles(model, Path(model.removeprefix("random:")), "random")
+        return ModelFiles(model, Path(model.removeprefix("random:")), "random", random_config(model))
     if model == "tiny":
         return ModelFiles(model, tiny_folder(), "hf")
     if model in KNOWN:
@@ -166,15 +174,15 @@ def is_whole(known: KnownModel) -> bool:
     path = stored_path(known)
     if not path.is_file() or path.stat().st_size != known.nbytes:
         return False
-    return file_sha256(path, cache_home() / "digests") == known.sha256
+    return file_sha256(path, float32_folder() / "digests") == known.sha256
 
 
 def remove(known: KnownModel) -> list[Path]:
     """Delete the model and what was made from it; returns the files that were deleted."""
-    home, path = cache_home(), stored_path(known)
-    candidates = [path, home / "float32" / f"{known.sha256}-{RECIPE}.safetensors"]
+    path, made = stored_path(known), float32_folder()
+    candidates = [path, made / f"{known.sha256}-{RECIPE}.safetensors"]
     if path.exists():
-        candidates.append(home / "digests" / quick_key(path))
+        candidates.append(made / "digests" / quick_key(path))
     found = [candidate for candidate in candidates if candidate.exists()]
     for candidate in found:
         with explain_os_errors(candidate):

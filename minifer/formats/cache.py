@@ -43,7 +43,7 @@ def cached_float32(gguf: GGUFFile, cache_dir: Path, progress: Progress = no_prog
 
 def cache_path(gguf_path: Path, cache_dir: Path) -> Path:
     """Where the float32 form of this file belongs, whether it is there or not."""
-    return cache_dir / "float32" / f"{file_sha256(gguf_path, cache_dir / 'digests')}-{RECIPE}.safetensors"
+    return cache_dir / f"{file_sha256(gguf_path, cache_dir / 'digests')}-{RECIPE}.safetensors"
 
 
 def worth_caching(gguf: GGUFFile) -> bool:
