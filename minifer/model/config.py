@@ -8,6 +8,7 @@ A model that asks for anything else is refused by name. Nothing is guessed: wher
 documented default the default is taken, else loading fails.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -211,8 +212,8 @@ def _size(source: Mapping[str, Any], key: str, default: int | None = None) -> in
 
 def _number(source: Mapping[str, Any], key: str, default: float | None = None) -> float:
     value = source.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise FormatError(f"the model's configuration needs a number for {key!r}, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise FormatError(f"the model's configuration needs a finite number for {key!r}, not {value!r}")
     return float(value)
 
 
@@ -288,7 +289,7 @@ def _rope_from_gguf(get: Mapping[str, Any], factors: Sequence[float] | None, hea
         raise UnsupportedError(f"rope.scaling.type {kind!r} is not supported: only none, linear")
     if factors is None:
         return None
-    if len(factors) != head_dim // 2 or not min(factors) > 0:
+    if len(factors) != head_dim // 2 or not all(0 < factor < math.inf for factor in factors):
         raise FormatError(f"rope_freqs.weight needs {head_dim // 2} positive factors, and has {len(factors)}")
     return {"rope_type": "factors", "factors": tuple(float(f) for f in factors)}
 
