@@ -29,7 +29,8 @@ def test_the_core_stands_without_its_rooms(tmp_path):
         shutil.rmtree(path, ignore_errors=True)
         path.unlink(missing_ok=True)
     assert not (tmp_path / "minifer" / "apps").exists()
-    command = [sys.executable, "-m", "pytest", "-q", "-m", " or ".join(f"phase{n}" for n in PHASES), "tests"]
+    phases = [str(path) for number in PHASES for path in (tmp_path / "tests").glob(f"phase{number}_*")]
+    command = [sys.executable, "-m", "pytest", "-q", *phases]
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]

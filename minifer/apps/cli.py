@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import NoReturn
 
+from minifer import __version__
 from minifer.errors import MiniferError, UsageError
 
 OK, UNEXPECTED, MISTAKE, INTERRUPTED, NO_READER = 0, 1, 2, 130, 141
@@ -109,7 +110,7 @@ def _dispatch(words: list[str]) -> int:
         print(help_text())
         return OK
     if words[0] in ("-V", "--version"):
-        print(f"minifer {_version()}")
+        print(f"minifer {__version__}")
         return OK
     command = _find(words)
     module = importlib.import_module(f"minifer.apps.{command.module}")
@@ -171,15 +172,6 @@ def _make_streams_forgiving() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("minifer")
-    except PackageNotFoundError:
-        return "(not installed, run from its folder)"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,131 @@
+"""Options that several commands share: which model on which device, and how to sample. Names are vLLM's."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from minifer.errors import UsageError
+
+if TYPE_CHECKING:
+    from minifer.llm import LLM
+    from minifer.sampling import SamplingParams
+
+Progress = Callable[[str, int, int], None]
+
+
+def add_model_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """The model as first positional argument (or, with a default, as `--model`), its device and the engine's sizes."""
+    what = "a known name, a folder, a .gguf file, `tiny`, or `random:NAME`"
+    if default is None:
+        parser.add_argument("model", metavar="MODEL", help=what)
+    else:
+        parser.add_argument("--model", default=default, metavar="MODEL", help=f"{what} (default {default})")
+    group = parser.add_argument_group("engine")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default auto)")
+    group.add_argument("--max-model-len", type=int, metavar="N", help="longest prompt and answer together, in tokens")
+    group.add_argument("--num-blocks", type=int, metavar="N", help="blocks of the KV cache")
+    group.add_argument("--block-size", type=int, metavar="N", help="tokens in a block")
+    group.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="tokens that one step may compute")
+    switch = argparse.BooleanOptionalAction
+    group.add_argument("--enable-prefix-caching", action=switch, default=None, help="find shared prefixes again")
+    group.add_argument("--enable-chunked-prefill", action=switch, default=None, help="split long prompts over steps")
+
+
+def add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
+    """All of SamplingParams. Two defaults are not the API's: greedy, so that two runs agree, and longer answers."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--n", type=int, metavar="N", help="answers to one prompt (default 1)")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default 0)")
+    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K most likely tokens (0: all)")
+    group.add_argument("--top-p", type=float, metavar="P", help="draw from the most likely tokens that make up P")
+    group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest one")
+    group.add_argument("--repetition-penalty", type=float, metavar="R", help="above 1 discourages what was said")
+    group.add_argument("--presence-penalty", type=float, metavar="R", help="subtracted from every token used before")
+    group.add_argument("--frequency-penalty", type=float, metavar="R", help="subtracted for every use of a token")
+    group.add_argument("--seed", type=int, metavar="S", help="makes a draw repeatable")
+    group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N", help=f"(default {max_tokens})")
+    group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be repeated")
+    group.add_argument("--stop-token-ids", type=int, nargs="+", metavar="ID", help="end after one of these tokens")
+    group.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
+    group.add_argument("--logprobs", type=int, metavar="K", help="report the K likeliest tokens (with --json)")
+
+
+def sampling_params(args: argparse.Namespace) -> "SamplingParams":
+    """The SamplingParams of a command line; what was not given keeps its default. Raises RequestError."""
+    from minifer.sampling import SamplingParams
+
+    names = [field.name for field in fields(SamplingParams)]
+    return SamplingParams(**{n: v for n in names if (v := getattr(args, n, None)) is not None})
+
+
+def open_model(args: argparse.Namespace, model: str | None = None) -> "LLM":
+    """Fetch the model if it has to be, with a progress bar on stderr, and load it."""
+    from minifer.llm import LLM
+
+    name = model or args.model
+    fetch(name)
+    return LLM(name, **{n: v for n in ENGINE_OPTIONS if (v := getattr(args, n, None)) is not None})
+
+
+ENGINE_OPTIONS = (
+    "device",
+    "max_model_len",
+    "num_blocks",
+    "block_size",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+)
+
+
+def fetch(model: str) -> None:
+    """Make sure the files of a model are on this disk. Raises ModelNotFoundError or DownloadError."""
+    from minifer import hub
+
+    with ProgressBar() as bar:
+        hub.locate(model, progress=bar.update)
+
+
+class ProgressBar:
+    """A download bar on stderr. It appears with the first report, so a model that is already here shows none."""
+
+    def __init__(self) -> None:
+        """Nothing is drawn yet."""
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, name: str, done: int, total: int) -> None:
+        """Report `done` of `total` bytes; a total of 0 means that it is not known."""
+        if self._bar is None:
+            self._start(name, total)
+        self._bar.update(self._task, completed=done, total=total or None)
+
+    def _start(self, name: str, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(file=sys.stderr))
+        self._task = self._bar.add_task(name, total=total or None)
+        self._bar.start()
+
+
+def read_prompt(given: str | None) -> str:
+    """The prompt of the command line, or all of stdin if there is none or it is `-`. Raises UsageError."""
+    if given is not None and given != "-":
+        return given
+    if given is None and sys.stdin is not None and sys.stdin.isatty():
+        raise UsageError("there is no prompt: give one as an argument, or pipe it in")
+    text = sys.stdin.read() if sys.stdin is not None else ""
+    if not text:
+        raise UsageError("there is no prompt: stdin was empty")
+    return text
