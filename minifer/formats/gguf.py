@@ -126,7 +126,8 @@ def _dequantise(info: TensorInfo, raw: np.ndarray) -> np.ndarray:
     from gguf import GGMLQuantizationType, quants  # a slow import, and an F32 file does without it
 
     try:
-        return quants.dequantize(raw, GGMLQuantizationType(info.type_id))
+        with np.errstate(over="ignore", invalid="ignore"):  # damaged scales give inf or NaN; the logits' check tells
+            return quants.dequantize(raw, GGMLQuantizationType(info.type_id))
     except (NotImplementedError, ValueError):
         raise UnsupportedError(
             f"tensor {info.name!r} has the type {info.type_name}, which cannot be turned into float32; "
