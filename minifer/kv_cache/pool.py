@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from minifer.errors import CapacityError, InvariantError, UsageError
-from minifer.kv_cache.prefix import BlockKey, PrefixCache
+from minifer.kv_cache.prefix import BlockKey, PrefixCache, extend_chain
 
 Table = tuple[int, ...]
 _STRETCH = re.compile(b"\1+")
@@ -50,7 +50,6 @@ class BlockPool:
         self.prefix = PrefixCache() if enable_prefix_caching else None
         self.refs = [0] * num_blocks  # how many tables each block stands in
         self.allocated = self.adjacent = self.copied = 0  # counters, in blocks
-        self.prefix_queries = self.prefix_hits = 0  # counters, in tokens
         self._blank = bytearray(b"\1" * num_blocks)  # 1: free, and nothing findable in it
         self._num_blank = num_blocks
         self._idle: dict[int, None] = self.prefix.idle if self.prefix else {}
@@ -72,8 +71,10 @@ class BlockPool:
 
     def slots(self, table: Table, start: int, stop: int) -> tuple[int, ...]:
         """The slots of positions `start` to `stop`, which the table must cover."""
+        if stop - start == 1:  # a decode: worth its own line, it is most calls
+            return (self.slot(table, start),)
         size = self.block_size
-        return tuple(table[p // size] * size + p % size for p in range(start, stop))
+        return tuple([table[p // size] * size + p % size for p in range(start, stop)])
 
     def is_shared(self, block: int) -> bool:
         """Whether a write into this block would be seen by another table, or by the next one that finds it."""
@@ -174,19 +175,21 @@ class BlockPool:
 
     # ---- prefix caching ----------------------------------------------------------------------------------------------
 
-    def find(self, chain: Sequence[BlockKey], num_tokens: int) -> Table:
-        """Written blocks that hold the beginning of a sequence of `num_tokens` tokens, whose keys are in `chain`.
+    def find(self, chain: list[BlockKey], token_ids: Sequence[int]) -> Table:
+        """Written blocks that hold the beginning of `token_ids`; the sequence's `chain` is brought up to date.
 
         At least one token is left to compute, for its logits: of a sequence cached to the last token, the last block
         is dropped.
         """
         if self.prefix is None:
             return ()
-        return self.prefix.find(chain[: (num_tokens - 1) // self.block_size])
+        extend_chain(chain, token_ids, self.block_size)
+        return self.prefix.find(chain[: (len(token_ids) - 1) // self.block_size])
 
-    def register(self, table: Table, chain: Sequence[BlockKey], start: int, stop: int) -> None:
+    def register(self, table: Table, chain: list[BlockKey], token_ids: Sequence[int], start: int, stop: int) -> None:
         """Make blocks `start` to `stop` of a table findable, once the step that filled them has been committed."""
         if self.prefix is not None:
+            extend_chain(chain, token_ids, self.block_size)
             for index in range(start, stop):
                 self.prefix.register(table[index], chain[index])
 

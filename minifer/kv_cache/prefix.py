@@ -80,9 +80,6 @@ class PrefixCache:
     def __contains__(self, block: int) -> bool:
         return block in self._key_of
 
-    def __len__(self) -> int:
-        return len(self._key_of)
-
     def find(self, chain: Sequence[BlockKey]) -> tuple[int, ...]:
         """The blocks of the longest known beginning of `chain`: up to the first hole, never past it."""
         hit = []

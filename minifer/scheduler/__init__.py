@@ -3,20 +3,14 @@
 import importlib
 from typing import Any
 
-_WHERE = {
-    "Request": "request",
-    "State": "request",
-    "ScheduledSeq": "plan",
-    "StepPlan": "plan",
-    "SeqResult": "plan",
-    "StepResult": "plan",
-    "TokenEvent": "plan",
-    "Executor": "plan",
-    "EngineConfig": "config",
-    "ContinuousScheduler": "continuous",
-    "StaticScheduler": "static",
-    "FakeExecutor": "fake",
+_MODULES = {
+    "request": ("Request", "State"),
+    "plan": ("ScheduledSeq", "StepPlan", "SeqResult", "StepResult", "TokenEvent", "Executor"),
+    "continuous": ("ContinuousScheduler",),
+    "static": ("StaticScheduler",),
+    "fake": ("FakeExecutor",),
 }
+_WHERE = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = list(_WHERE)
 
 

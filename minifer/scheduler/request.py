@@ -59,6 +59,7 @@ class Request:
     output_ids: list[int] = field(default_factory=list)  # grows by one per commit that samples; keeps EOS
     stop_ids: frozenset[int] = frozenset()  # ids that end the answer; from the start
     siblings: tuple["Request", ...] = ()  # answers 1 .. n-1; from the start
+    max_tokens: int = 0  # params.max_tokens, or what there is room for; from add()
     rank: tuple = ()  # place in the order of admission, smallest first; from add()
     block_table: tuple[int, ...] = ()  # physical blocks in order; while RUNNING, else ()
     num_computed: int = 0  # positions whose K and V are in the cache; while RUNNING, else 0
@@ -87,7 +88,7 @@ class Request:
     @property
     def num_slots(self) -> int:
         """KV slots of the whole life at its longest: the last token is sampled and never fed in, so it needs none."""
-        return len(self.prompt_ids) + self.params.max_tokens - 1
+        return len(self.prompt_ids) + max(self.max_tokens, 1) - 1
 
     @property
     def remaining(self) -> int:
