@@ -32,7 +32,7 @@ import itertools
 import math
 import mmap
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -80,10 +80,10 @@ class GGUFFile:
     path: Path
     version: int
     alignment: int
-    metadata: dict[str, Any]
-    tensors: dict[str, TensorInfo]
+    metadata: dict[str, Any] = field(repr=False)
+    tensors: dict[str, TensorInfo] = field(repr=False)
     data_start: int
-    data: mmap.mmap
+    data: mmap.mmap = field(repr=False)
 
     def raw(self, name: str) -> np.ndarray:
         """The tensor's bytes as `[rows..., bytes per row]` uint8, a read-only view of the file."""

@@ -21,7 +21,7 @@ import json
 import math
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,9 @@ class SafetensorsFile:
     """A checked header and the file mapped behind it."""
 
     path: Path
-    entries: dict[str, Entry]
+    entries: dict[str, Entry] = field(repr=False)
     metadata: dict[str, str]
-    data: mmap.mmap
+    data: mmap.mmap = field(repr=False)
 
     def names(self) -> list[str]:
         return list(self.entries)
@@ -185,7 +185,7 @@ class SafetensorsFolder:
     """The weights of a Hugging Face folder: exactly the (tensor, file) pairs that the folder declares."""
 
     path: Path
-    where: dict[str, SafetensorsFile]
+    where: dict[str, SafetensorsFile] = field(repr=False)
 
     def names(self) -> list[str]:
         return list(self.where)

@@ -32,8 +32,8 @@ class Checkpoint:
 
     path: Path
     source: GGUFFile | SafetensorsFolder
-    config: dict[str, Any]
-    generation: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(repr=False)
+    generation: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Hugging Face name -> shape of each tensor; nothing is loaded."""
