@@ -18,7 +18,7 @@ PACKAGE = ROOT / "minifer"
 #: From the ground up. A module may import from its own entry and from entries to its left, never from its right.
 #: `kv_cache` stands below `ops` because a room makes the store for its own arrays.
 LAYERS = (
-    ("errors", "clock", "meter", "device", "formats", "hub"),
+    ("errors", "clock", "meter", "device", "limits", "formats", "hub"),
     ("tokenizer",),
     ("kv_cache",),
     ("ops",),

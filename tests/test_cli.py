@@ -7,8 +7,9 @@ import sys
 from types import SimpleNamespace
 
 import house
-import minifer
 import pytest
+
+import minifer
 from minifer.apps import cli
 from minifer.errors import DownloadError
 

@@ -75,18 +75,25 @@ def measure_ceilings(
     """
     if memory_limit_bytes is not None:
         working_set_bytes = min(working_set_bytes, memory_limit_bytes // MAX_SHARE_OF_MEMORY)
+    num_bytes, reading_s = _probe_reading(working_set_bytes, seconds_each)
+    flops, multiplying_s = _probe_arithmetic(seconds_each)
+    return Ceilings(num_bytes / reading_s, flops / multiplying_s, num_bytes)
+
+
+def _probe_reading(working_set_bytes: int, limit_s: float) -> tuple[int, float]:
+    """Bytes of a matrix of about that size, and the seconds that its product with a vector takes."""
     columns = READ_ROW_BYTES // 4
     rows = max(64, working_set_bytes // READ_ROW_BYTES)
     matrix = np.full((rows, columns), 0.5, dtype=np.float32)  # written, so that every page is really there
     vector, product = np.full(columns, 0.5, dtype=np.float32), np.empty(rows, dtype=np.float32)
-    reading = _best_seconds(lambda: np.dot(matrix, vector, out=product), seconds_each)
-    num_bytes = matrix.nbytes
-    del matrix
+    return matrix.nbytes, _best_seconds(lambda: np.dot(matrix, vector, out=product), limit_s)
 
+
+def _probe_arithmetic(limit_s: float) -> tuple[int, float]:
+    """FLOPs of a square product, and the seconds it takes."""
     a = np.full((GEMM_SIZE, GEMM_SIZE), 0.5, dtype=np.float32)
     b, c = a.copy(), np.empty_like(a)
-    multiplying = _best_seconds(lambda: np.matmul(a, b, out=c), seconds_each)
-    return Ceilings(num_bytes / reading, 2 * GEMM_SIZE**3 / multiplying, num_bytes)
+    return 2 * GEMM_SIZE**3, _best_seconds(lambda: np.matmul(a, b, out=c), limit_s)
 
 
 def _best_seconds(call: Callable[[], object], limit_s: float) -> float:
