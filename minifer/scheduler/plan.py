@@ -5,12 +5,11 @@
     TokenEvent  engine    -> the world  one token of one answer, or its end
 
 A plan can be printed (`str(plan)` is a sentence), recorded (trace.py), drawn and replayed; it holds no reference to
-anything that changes later. The values made once per sequence and step are named tuples, because they are made tens of
+anything that changes later. Everything here is a named tuple, because it is made tens of
 thousands of times per second.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from minifer.scheduler.request import Request
@@ -38,8 +37,7 @@ class ScheduledSeq(NamedTuple):
         return self.start + len(self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """The decision of one step. Blocks are copied first (`copies`, in order), then everything in `seqs` runs.
 
     >>> seq = ScheduledSeq("r1", (11, 12), 0, (32, 33), (2,), True, "prefill")
