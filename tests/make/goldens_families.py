@@ -331,7 +331,7 @@ def check_gguf(path: Path, weights: dict[str, torch.Tensor]) -> None:
 
 
 def check_rope_factors(config: dict[str, Any], folder: Path) -> None:
-    """The plain frequencies divided by rope_freqs.weight must be the ones that transformers computes by its own rule."""
+    """The plain frequencies divided by rope_freqs.weight must be those that transformers computes by its own rule."""
     width = head_dim_of(config)
     plain = config["rope_theta"] ** (-np.arange(0, width, 2) / width)
     np.testing.assert_allclose(plain / rope_factors(config, width), load(folder).model.rotary_emb.inv_freq, rtol=1e-6)

@@ -65,14 +65,14 @@ def token_stream(tokenizer: Tokenizer) -> tuple[torch.Tensor, np.ndarray]:
 
 
 def batches(stream: torch.Tensor, starts: np.ndarray, steps: int) -> Iterator[torch.Tensor]:
-    """`steps` batches of 8,192 tokens: three of 32 x 256, then one of 8 x 1,024.
+    """`steps` batches of 4,096 tokens: three of 16 x 256, then one of 4 x 1,024.
 
     Half of the rows begin where a document begins, since a prompt does too.
     """
     rng = np.random.default_rng(SEED)
     for step in range(steps):
         length = CONTEXT if step % 4 == 3 else 256
-        rows = 8192 // length
+        rows = 4096 // length
         anywhere = rng.integers(0, len(stream) - length, rows)
         first = starts[starts < len(stream) - length]
         offsets = np.where(np.arange(rows) % 2, anywhere, rng.choice(first, rows))
@@ -122,7 +122,7 @@ def save(model: LlamaForCausalLM, folder: Path, tokenizer: Tokenizer) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=TINY, help="folder with tokenizer.json; the model is written there")
-    parser.add_argument("--steps", type=int, default=1400)
+    parser.add_argument("--steps", type=int, default=1600)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
