@@ -177,16 +177,21 @@ def is_whole(known: KnownModel) -> bool:
     return file_sha256(path, float32_folder() / "digests") == known.sha256
 
 
-def remove(known: KnownModel) -> list[Path]:
-    """Delete the model and what was made from it; returns the files that were deleted."""
+def stored_files(known: KnownModel) -> list[Path]:
+    """The model's file and what was made from it, as far as they are there."""
     path, made = stored_path(known), float32_folder()
     candidates = [path, made / f"{known.sha256}-{RECIPE}.safetensors"]
     if path.exists():
         candidates.append(made / "digests" / quick_key(path))
-    found = [candidate for candidate in candidates if candidate.exists()]
-    for candidate in found:
-        with explain_os_errors(candidate):
-            candidate.unlink()
+    return [candidate for candidate in candidates if candidate.exists()]
+
+
+def remove(known: KnownModel) -> list[Path]:
+    """Delete the model and what was made from it; returns the files that were deleted."""
+    found = stored_files(known)
+    for path in found:
+        with explain_os_errors(path):
+            path.unlink()
     return found
 
 

@@ -30,8 +30,8 @@ def temporary_name(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, nbytes: int = 0) -> Iterator[BinaryIO]:
-    """Open a new binary file that becomes `path` when the block ends well, and vanishes when it does not.
+def atomic_path(path: Path, nbytes: int = 0) -> Iterator[Path]:
+    """Yield a name under which to write; what lies there becomes `path` when the block ends well, or else vanishes.
 
     Where `nbytes` is given, a disk with less free space is refused before the first byte is written.
     Raises MiniferError for whatever the disk refuses.
@@ -41,14 +41,20 @@ def atomic_file(path: Path, nbytes: int = 0) -> Iterator[BinaryIO]:
         with explain_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             check_space(path.parent, nbytes)
-            with temporary.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
+            yield temporary
             os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, nbytes: int = 0) -> Iterator[BinaryIO]:
+    """The same with an open binary file, whose bytes are on the disk before the rename."""
+    with atomic_path(path, nbytes) as temporary, temporary.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
