@@ -150,15 +150,6 @@ class Journey:
         """How far the ceilings moved while the request ran, relative, signed."""
         return self.ceilings.drift(self.ceilings_after)
 
-    def heading(self) -> str:
-        """The model and the machine in one line."""
-        n = num_parameters(self.config)
-        c = self.ceilings
-        return (
-            f"{self.model}: {n / 1e6:.1f} million parameters in float32, {n * FLOAT32_BYTES / 1e6:,.0f} MB. "
-            f"Ceilings here: {c.read_bytes_per_s / 1e9:.3g} GB/s, {c.flops_per_s / 1e9:.3g} GFLOP/s"
-        )
-
     def lines(self) -> list[str]:
         """The journey as a table and its explanation, ready to be printed."""
         rows = [
@@ -212,6 +203,14 @@ class Journey:
 
     def _kv_total(self) -> str:
         return f"{self.kv_bytes_per_token * self.kv_tokens / 1e6:.3g} MB"
+
+
+def heading(model: str, config: ModelConfig, ceilings: Ceilings) -> str:
+    """The model and the machine in one line."""
+    n = num_parameters(config)
+    machine = f"{ceilings.read_bytes_per_s / 1e9:.3g} GB/s, {ceilings.flops_per_s / 1e9:.3g} GFLOP/s"
+    size = f"{n / 1e6:.1f} million parameters, {n * FLOAT32_BYTES / 1e6:,.0f} MB in float32"
+    return f"{model}: {size}. Ceilings of this machine: {machine}"
 
 
 def _total(config: ModelConfig, work: list[Work]) -> Cost:

@@ -65,8 +65,11 @@ def _label_tokens(ax: "Axes", journey: Journey, times: list[float]) -> None:
     """Under the moment at which each token was there, its text."""
     if len(times) > MOST_LABELS:
         return
-    for moment, piece in zip(times, journey.answer_pieces, strict=False):
-        text = piece.replace("\n", "\\n").replace("$", r"\$") or "(end)"
+    pieces = list(journey.answer_pieces)
+    if pieces and not pieces[-1] and journey.finish_reason == "stop":
+        pieces[-1] = "(end)"
+    for moment, piece in zip(times, pieces, strict=False):
+        text = piece.replace("\n", "\\n").replace("$", r"\$")
         ax.annotate(text, (moment, -0.45), rotation=55, ha="right", va="top", fontsize=8)
         ax.plot([moment, moment], [-0.45, 0.4], color="black", linewidth=0.5)
 

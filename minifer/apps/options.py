@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,6 @@ from minifer.errors import UsageError
 if TYPE_CHECKING:
     from minifer.llm import LLM
     from minifer.sampling import SamplingParams
-
-Progress = Callable[[str, int, int], None]
 
 
 def add_model_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -61,12 +58,12 @@ def sampling_params(args: argparse.Namespace) -> "SamplingParams":
 
 
 def open_model(args: argparse.Namespace, model: str | None = None) -> "LLM":
-    """Fetch the model if it has to be, with a progress bar on stderr, and load it."""
+    """Load the model, fetching it first if it has to be, with progress bars on stderr."""
     from minifer.llm import LLM
 
-    name = model or args.model
-    fetch(name)
-    return LLM(name, **{n: v for n in ENGINE_OPTIONS if (v := getattr(args, n, None)) is not None})
+    engine = {n: v for n in ENGINE_OPTIONS if (v := getattr(args, n, None)) is not None}
+    with ProgressBars() as bars:
+        return LLM(model or args.model, progress=bars.update, **engine)
 
 
 ENGINE_OPTIONS = (
@@ -80,43 +77,38 @@ ENGINE_OPTIONS = (
 )
 
 
-def fetch(model: str) -> None:
-    """Make sure the files of a model are on this disk. Raises ModelNotFoundError or DownloadError."""
-    from minifer import hub
-
-    with ProgressBar() as bar:
-        hub.locate(model, progress=bar.update)
-
-
-class ProgressBar:
-    """A download bar on stderr. It appears with the first report, so a model that is already here shows none."""
+class ProgressBars:
+    """A bar on stderr for each thing that takes time. Nothing is drawn before the first report."""
 
     def __init__(self) -> None:
         """Nothing is drawn yet."""
-        self._bar: Any = None
-        self._task: Any = None
+        self._bars: Any = None
+        self._tasks: dict[str, Any] = {}
 
-    def __enter__(self) -> "ProgressBar":
+    def __enter__(self) -> "ProgressBars":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._bars is not None:
+            self._bars.stop()
 
-    def update(self, name: str, done: int, total: int) -> None:
-        """Report `done` of `total` bytes; a total of 0 means that it is not known."""
-        if self._bar is None:
-            self._start(name, total)
-        self._bar.update(self._task, completed=done, total=total or None)
+    def update(self, what: str, done: int, total: int) -> None:
+        """Report `done` of `total` bytes of `what`; a total of 0 means that it is not known."""
+        if self._bars is None:
+            self._bars = self._start()
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total or None)
+        self._bars.update(self._tasks[what], completed=done, total=total or None)
 
-    def _start(self, name: str, total: int) -> None:
+    @staticmethod
+    def _start() -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=Console(file=sys.stderr))
-        self._task = self._bar.add_task(name, total=total or None)
-        self._bar.start()
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        bars = Progress(*columns, console=Console(file=sys.stderr))
+        bars.start()
+        return bars
 
 
 def read_prompt(given: str | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from minifer.apps.journey import Journey
+from minifer.apps.journey import Journey, heading
 from minifer.apps.journey_figure import draw
 from minifer.model.config import ModelConfig
 from minifer.model.cost import Cost, Work, num_parameters, step_cost
@@ -131,7 +131,7 @@ def test_lines_name_every_station(journey):
     assert [line[:9].strip() for line in lines[1:8]] == names
     assert "What| now|?\\n" in lines[2]
     assert len(lines) <= 11
-    assert f"{num_parameters(CONFIG) / 1e6:.1f} million" in journey.heading()
+    assert f"{num_parameters(CONFIG) / 1e6:.1f} million" in heading("toy", CONFIG, CEILINGS)
 
 
 def test_json_round_trip(journey):
