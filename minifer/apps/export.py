@@ -16,6 +16,7 @@ Not here: quantising, and other architectures than those of `model/config.py`.
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ GGUF_FILE_TYPES = {"F32": 0, "BF16": 32}  # llama.cpp's LLAMA_FTYPE numbers
 Tensors = dict[str, np.ndarray]
 
 
+def named(config: ModelConfig) -> ModelConfig:
+    """The same model under the name of the family that has its features: a window is Mistral's, norms on Q and K Qwen3's.
+
+    A GGUF file needs no such name (Mistral is filed under `llama` there), so a model read from one may lack it.
+    """
+    if config.model_type != "llama":
+        return config
+    return replace(config, model_type="qwen3" if config.qk_norm else "mistral" if config.sliding_window else "llama")
+
+
 def hf_tensors(model: Model) -> Tensors:
     """The weight tree as flat Hugging Face tensors; a tied head is not repeated."""
     weights, config = model.weights, model.config
@@ -67,7 +78,7 @@ def export_hf(model: Model, path: Path, dtype: str, progress: Progress = no_prog
     say, MiniferError when the disk refuses; the folder appears only when it is complete.
     """
     config = hf_config(model.config, dtype)
-    tensors = _with_zero_biases(hf_tensors(model), model.config)
+    tensors = _with_zero_biases(hf_tensors(model), named(model.config))
     layout = {name: (dtype, array.shape) for name, array in tensors.items()}
     with atomic_folder(path, WIDTH[dtype] * sum(array.size for array in tensors.values())) as folder:
         if model.tokenizer_path:
@@ -84,7 +95,7 @@ def hf_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
 
     Raises UnsupportedError for a combination that the family's class in transformers does not have.
     """
-    c = config
+    c = named(config)
     if c.qk_norm != FAMILIES[c.model_type].qk_norm or (c.output_bias and c.model_type in ("qwen2", "mistral")):
         raise UnsupportedError(f"{HF_CLASSES[c.model_type]} has no such norms or biases: qk_norm={c.qk_norm}")
     if c.attention_bias and c.model_type == "mistral":
@@ -121,8 +132,6 @@ def _hf_window(c: ModelConfig) -> dict[str, Any]:
         return {"sliding_window": c.sliding_window}
     if c.sliding_window is None:
         return {}
-    if c.model_type == "llama":
-        raise UnsupportedError("LlamaForCausalLM has no sliding window, and this model has; export it as GGUF")
     kinds = ["sliding_attention"] * c.num_hidden_layers
     return {
         "sliding_window": c.sliding_window, "use_sliding_window": True, "max_window_layers": 0, "layer_types": kinds
@@ -192,11 +201,11 @@ def export_gguf(model: Model, path: Path, dtype: str, progress: Progress = no_pr
     """
     if path.exists():
         raise UsageError(f"{path} exists already; choose another name or remove it first")
-    architecture = FAMILIES[model.config.model_type].gguf
-    tensors = dict(gguf_tensors(model.config, hf_tensors(model)))
+    config = named(model.config)
+    architecture = FAMILIES[config.model_type].gguf
+    tensors = dict(gguf_tensors(config, hf_tensors(model)))
     layout = {name: (stored_dtype(shape, dtype), shape) for name, (shape, _) in tensors.items()}
-    metadata = gguf_metadata(model.config, model.name, dtype)
-    metadata |= export_vocab.gguf_vocabulary(model.tokenizer_path, model.config)
+    metadata = gguf_metadata(config, model.name, dtype) | export_vocab.gguf_vocabulary(model.tokenizer_path, config)
     arrays = (make() for _, make in tensors.values())
     write_gguf(path, architecture, metadata, layout, arrays, progress=progress)
 
