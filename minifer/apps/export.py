@@ -46,7 +46,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def named(config: ModelConfig) -> ModelConfig:
-    """The same model under the name of the family that has its features: a window is Mistral's, norms on Q and K Qwen3's.
+    """The same model under the name of the family it belongs to: a window is Mistral's, norms on Q and K Qwen3's.
 
     A GGUF file needs no such name (Mistral is filed under `llama` there), so a model read from one may lack it.
     """
