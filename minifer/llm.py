@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from minifer import metrics, ops
+from minifer import ops
 from minifer.clock import Clock, MonotonicClock
 from minifer.device import select_device
 from minifer.engine import Engine, Recorder
@@ -26,6 +26,7 @@ from minifer.executor import ModelExecutor
 from minifer.formats.atomic import Progress, no_progress
 from minifer.limits import EngineConfig
 from minifer.meter import Meter
+from minifer.metrics import RequestMetrics, from_request
 from minifer.model.config import ModelConfig
 from minifer.model.load import load_model
 from minifer.sampling import SamplingParams, StopStrings
@@ -62,7 +63,7 @@ class CompletionOutput:
     logprobs: list[TokenLogprob] | None = None
     finish_reason: str | None = None
     error: str | None = None
-    metrics: metrics.RequestMetrics = field(default_factory=metrics.RequestMetrics)
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
 
 
 @dataclass
@@ -90,7 +91,7 @@ class RequestOutput:
         return self.outputs[0].finish_reason
 
     @property
-    def metrics(self) -> metrics.RequestMetrics:
+    def metrics(self) -> RequestMetrics:
         """Times of the first answer, in seconds."""
         return self.outputs[0].metrics
 
@@ -314,7 +315,7 @@ class _Answer:
         part.text += text
         if reason is not None:
             part.finish_reason, part.error = reason, event.error
-            part.metrics = metrics.from_request(request)
+            part.metrics = from_request(request)
         return Chunk(part.index, text, event.token_id, reason, self.output)
 
     @staticmethod
