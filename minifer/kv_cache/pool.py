@@ -13,7 +13,8 @@ time, as an operating system hands out pages, and a sequence wastes at most the 
 * With prefix caching, a block that was registered and then freed stays findable until it is needed (prefix.py). Such
   idle blocks count as free, but blank ones are handed out first.
 * Adjacent blocks are preferred, since attention reads runs of slots (store.py): a new table starts in the middle of the
-  longest blank stretch, so that the table on its left keeps room to grow. `adjacent / allocated` says how well it went.
+  longest blank stretch, so that the table on its left keeps room to grow. The counters `allocated` and `adjacent`
+  (those that follow their predecessor) say how well it went.
 
 What this file does not do: it never sees a key or a value, never decides who deserves a block, and imports no NumPy.
 Source: Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention".
@@ -149,7 +150,7 @@ class BlockPool:
         taken = (*blank, *evicted)
         for block in taken:
             self.refs[block] = 1
-            self.adjacent += block == after + 1
+            self.adjacent += after >= 0 and block == after + 1
             after = block
         self.allocated += count
         return taken
@@ -167,11 +168,9 @@ class BlockPool:
         return taken
 
     def _start(self, count: int) -> int:
-        """Where to begin a run: in the middle of the longest blank stretch, or so far before it that `count` fit."""
+        """Where to begin a run: in the middle of the longest blank stretch, in whole multiples of `count`."""
         first, last = max((m.span() for m in _STRETCH.finditer(self._blank)), key=lambda span: span[1] - span[0])
-        if first == 0:
-            return 0
-        return max(first, min((first + last) // 2, last - count))
+        return first + (last - first) // 2 // count * count if first else 0
 
     # ---- prefix caching ----------------------------------------------------------------------------------------------
 
