@@ -280,7 +280,7 @@ def _hub_snapshot(repo: str, download: bool, progress: Progress) -> Path:
             command,
             f"{repo} is no path here, and the Hugging Face hub says",
             work,
-            lambda: progress(repo, 0, 0),
+            lambda: progress(f"fetching {repo}", 0, 0),
             silence_s=ATTEMPT_LIMIT_S,
         )
         return Path(answer.read_text("utf-8"))
@@ -288,7 +288,7 @@ def _hub_snapshot(repo: str, download: bool, progress: Progress) -> Path:
 
 def _run_client(command: list[str], who: str, known: KnownModel, work: Path, progress: Progress) -> None:
     def report() -> None:
-        progress(known.name, min(_largest_file(work), known.nbytes), known.nbytes)
+        progress(f"fetching {known.name}", min(_largest_file(work), known.nbytes), known.nbytes)
 
     _run(command, who, work, report, silence_s=SILENCE_LIMIT_S)
 

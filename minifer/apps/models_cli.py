@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from minifer import hub
-from minifer.apps.options import ProgressBar
-from minifer.errors import MiniferError, ModelNotFoundError
+from minifer.apps.options import ProgressBars
+from minifer.errors import ModelNotFoundError, UsageError
 
 DTYPES = {"f32": "F32", "bf16": "BF16"}
 
@@ -96,7 +96,7 @@ def _tiny_row() -> dict[str, Any]:
 
 def pull(args: argparse.Namespace) -> None:
     """Fetch a model unless it is here already, and print where it is."""
-    with ProgressBar() as bar:
+    with ProgressBars() as bar:
         files = hub.locate(args.name, progress=bar.update)
     _print_path(args, files)
 
@@ -132,11 +132,11 @@ def run_export(args: argparse.Namespace) -> int:
     from minifer.model.load import load_model
 
     if args.output.exists() and not (args.to == "hf" and args.output.is_dir()):
-        raise MiniferError(f"{args.output} exists already; choose another name or remove it first")
-    with ProgressBar() as bar:
+        raise UsageError(f"{args.output} exists already; choose another name or remove it first")
+    with ProgressBars() as bar:
         model = load_model(args.model, progress=bar.update)
     write = export.export_gguf if args.to == "gguf" else export.export_hf
-    with ProgressBar() as bar:
+    with ProgressBars() as bar:
         write(model, args.output, DTYPES[args.dtype], bar.update)
     nbytes = _size(args.output)
     if args.json:

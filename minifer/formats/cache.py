@@ -36,7 +36,8 @@ def cached_float32(gguf: GGUFFile, cache_dir: Path, progress: Progress = no_prog
     file = _usable(path, shapes)
     if file is None:
         layout = {name: ("F32", shape) for name, shape in shapes.items()}
-        write_safetensors(path, layout, (array for _, array in float32_tensors(gguf)), progress=progress)
+        arrays = (array for _, array in float32_tensors(gguf))
+        write_safetensors(path, layout, arrays, progress=progress, label=f"dequantising {gguf.path.name}")
         file = read_safetensors(path)
     return {name: file.load(name) for name in file.names()}
 

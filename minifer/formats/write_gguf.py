@@ -63,7 +63,7 @@ def write_gguf(
                 stored = float32_to_bfloat16(stored) if dtype == "BF16" else stored
                 writer.write_tensor_data(stored)
                 done += stored.nbytes
-                progress(path.name, done, total)
+                progress(f"writing {path.name}", done, total)
         finally:
             writer.close()
 

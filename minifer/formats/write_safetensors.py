@@ -29,9 +29,11 @@ def write_safetensors(
     *,
     metadata: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
+    label: str = "",
 ) -> None:
     """Write float32 `arrays` (in the order of `layout`) as F32 or BF16; the file appears only when it is complete.
 
+    `progress` is told of it as `label`, or else as "writing" and the file's name.
     Raises MiniferError when the disk refuses, FormatError when an array does not have the shape announced for it.
     """
     header, data_bytes = header_bytes(layout, metadata)
@@ -42,7 +44,7 @@ def write_safetensors(
             if array.shape != shape:
                 raise FormatError(f"tensor {name!r} has the shape {array.shape}, and {shape} was announced")
             done += file.write(encode(array, dtype))
-            progress(path.name, done, data_bytes)
+            progress(label or f"writing {path.name}", done, data_bytes)
 
 
 def header_bytes(layout: Layout, metadata: Mapping[str, str] | None = None) -> tuple[bytes, int]:

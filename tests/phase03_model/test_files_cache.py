@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-from build_files import gguf, llama_tensors, scalar, text
 from gguf import GGMLQuantizationType, GGUFWriter, quants
 
 from minifer.errors import MiniferError, UsageError
@@ -18,6 +17,7 @@ from minifer.formats.cache import cached_float32, float32_tensors, worth_caching
 from minifer.formats.gguf import read_gguf
 from minifer.formats.hf_names import permute, rope_heads, to_gguf
 from minifer.formats.tensors import open_checkpoint
+from tests.phase03_model.build_files import gguf, llama_tensors, scalar, text
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from build_files import array, gguf, header, scalar, string, tensor_info, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifer.errors import FormatError, MiniferError, ModelNotFoundError, UnsupportedError
 from minifer.formats.gguf import read_gguf
+from tests.phase03_model.build_files import array, gguf, header, scalar, string, tensor_info, text
 
 RNG = np.random.default_rng(7)
 TENSORS = {"a.weight": RNG.standard_normal((3, 5), np.float32), "b.bias": RNG.standard_normal(7, np.float32)}

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from build_files import header, tensor_info
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quants
 
 from minifer.errors import UnsupportedError
 from minifer.formats.gguf import TENSOR_TYPES, bfloat16_to_float32, read_gguf
+from tests.phase03_model.build_files import header, tensor_info
 
 DEQUANTISED = sorted(kind.name for kind in quants._type_traits)
 NOT_DEQUANTISED = sorted({name for name, _, _ in TENSOR_TYPES.values()} - set(DEQUANTISED) - {"F32", "F16"})

@@ -68,7 +68,7 @@ def test_a_model_is_fetched_once(home, client, monkeypatch):
     assert files.path.read_bytes() == CONTENT
     assert files.path.is_relative_to(home)
     assert told
-    assert all(name == "toy" and done <= total == len(CONTENT) for name, done, total in told)
+    assert all(what == "fetching toy" and done <= total == len(CONTENT) for what, done, total in told)
     monkeypatch.setattr(hub, "pull", lambda *_: pytest.fail("fetched again"))
     assert hub.locate("toy").path == files.path
     assert files_of(home) == ["toy.gguf"]

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from build_files import gguf, llama_tensors, scalar, text
 
 from minifer.errors import FormatError, UnsupportedError
 from minifer.formats.hf_names import permute, rope_heads, to_gguf, to_hf, unpermute
 from minifer.formats.tensors import open_checkpoint
 from minifer.formats.write_safetensors import write_safetensors
+from tests.phase03_model.build_files import gguf, llama_tensors, scalar, text
 
 
 def test_k_is_permuted_by_its_own_heads():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from build_files import entry, safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -17,6 +16,7 @@ from minifer.errors import FormatError, MiniferError, ModelNotFoundError, Unsupp
 from minifer.formats.safetensors import open_folder, read_safetensors
 from minifer.formats.tensors import open_checkpoint
 from minifer.formats.write_safetensors import float32_to_bfloat16, write_safetensors
+from tests.phase03_model.build_files import entry, safetensors
 
 RNG = np.random.default_rng(3)
 WHOLE = safetensors({"a": entry([2, 3], 0, 24), "b": entry([2], 24, 32)}, np.arange(8, dtype="<f4").tobytes())
