@@ -172,6 +172,7 @@ class Cursor:
             self.fail(f"{count} {what} announced, but only {self.size - self.pos} bytes follow")
 
     def scalars(self, code: str, count: int = 1) -> tuple[Any, ...]:
+        """`count` numbers of one kind, named by its code in `struct`."""
         layout = struct.Struct(f"<{count}{code}")
         if layout.size > self.size - self.pos:
             self.fail(f"{layout.size} bytes expected, but only {self.size - self.pos} follow")
@@ -219,6 +220,7 @@ class Cursor:
         self.fail(f"value type {kind} is unknown")
 
     def array(self, depth: int) -> list[Any]:
+        """An array inside `depth` others: element type, count, elements."""
         kind, count = self.u32(), self.length()
         if kind in SCALARS:
             self.claim("numbers", count, struct.calcsize("<" + SCALARS[kind]))
