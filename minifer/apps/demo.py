@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -30,6 +31,7 @@ TINY_QUESTION = "Tell me a story."  # the world of `tiny` has no capitals
 MAX_TOKENS = 48
 FIGURE = "minifer-demo.png"
 WARM_UP_TOKENS = 4
+WIDTH = 100
 
 
 def add_parser(subparsers: Any) -> None:
@@ -56,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(journey.as_dict() | {"figure": str(figure)}, ensure_ascii=False))
     else:
-        print("\n" + "\n".join(journey.lines()))
+        print()
+        for line in journey.lines():
+            print(textwrap.fill(line, WIDTH, subsequent_indent="  ") if len(line) > WIDTH else line)
         print(f"figure: {figure}")
     return 0
 
@@ -86,6 +90,7 @@ def take(
     from minifer.apps.journey import FLOAT32_BYTES, Journey, heading
     from minifer.model.cost import num_parameters
 
+    conditions = _conditions()
     ceilings = _measure(FLOAT32_BYTES * num_parameters(llm.config))
     _warm_up(llm)
     if announce:
@@ -113,7 +118,7 @@ def take(
         finish_reason=output.finish_reason,
         ceilings=ceilings,
         ceilings_after=_measure(ceilings.working_set_bytes),
-        conditions=_conditions(),
+        conditions=conditions,
         num_cached=metrics.cached_tokens,
     )
 

@@ -153,21 +153,19 @@ class Journey:
     def lines(self) -> list[str]:
         """The journey as a table and its explanation, ready to be printed."""
         rows = [
-            ("text", f"{len(self.question)} characters, wrapped in the model's chat template", ""),
-            ("tokens", f"{self.prompt_tokens} in {_ms(self.tokenize_s)}, the question: {_bounded(self.pieces)}", ""),
-            self._row(self.prefill, f"{_ms(self.prefill.seconds)} for {self.prefill.tokens} tokens"),
-            ("KV cache", f"{self.kv_bytes_per_token:,} bytes x {self.kv_tokens} tokens = {self._kv_total()}", ""),
+            ("text", f"{len(self.question)} characters, wrapped in the model's chat template"),
+            ("tokens", f"{self.prompt_tokens} in {_ms(self.tokenize_s)}; the question: {_bounded(self.pieces)}"),
+            ("prefill", self._station(self.prefill, "for")),
+            ("KV cache", f"{self.kv_bytes_per_token:,} bytes x {self.kv_tokens} tokens = {self._kv_total()}"),
         ]
         if self.decode is not None:
-            rows.append(
-                self._row(self.decode, f"{_ms(statistics.median(self.gaps_s))} for each of {self.decode.tokens} tokens")
-            )
-        rows.append(("TTFT", f"{_ms(self.ttft_s)} from sending to the first token", ""))
+            rows.append(("decode", self._station(self.decode, "for each of")))
+        rows.append(("TTFT", f"{_ms(self.ttft_s)} from sending to the first token"))
         if gaps := self.gaps_s:
-            spread = f"{_ms(statistics.median(gaps))} between tokens (median; {_ms(min(gaps))} to {_ms(max(gaps))})"
-            rows.append(("ITL", spread, ""))
-        table = [f"{name:<9} {text:<72} {share}".rstrip() for name, text, share in rows]
-        return [f"{'':<82} of its ceiling", *table, *self.remarks()]
+            spread = f"median; {_ms(min(gaps))} to {_ms(max(gaps))}"
+            rows.append(("ITL", f"{_ms(statistics.median(gaps))} between tokens ({spread})"))
+        table = [f"{name:<10}{text}" for name, text in rows]
+        return [f"{'':<76}of its ceiling", *table, *self.remarks()]
 
     def remarks(self) -> list[str]:
         """The regimes in words, and a warning if the machine was busy."""
@@ -176,7 +174,16 @@ class Journey:
             remarks.append(
                 f"Machine not quiet: a ceiling moved by {self.drift:+.0%} meanwhile, so take no figure home."
             )
+        elif self.busy:
+            load = f"the load average was {self.conditions['load_average']:.1f} before the request"
+            remarks.append(f"Machine not quiet: {load}, so take no figure home.")
         return remarks
+
+    @property
+    def busy(self) -> bool:
+        """Whether other work kept more than half of the cores before the request, where the system tells."""
+        load, cores = self.conditions.get("load_average"), self.conditions.get("usable_cores")
+        return load is not None and cores is not None and load > cores / 2
 
     def as_dict(self) -> dict[str, Any]:
         """What `--json` prints; times in seconds."""
@@ -197,9 +204,11 @@ class Journey:
             "conditions": self.conditions,
         }
 
-    def _row(self, phase: Phase, text: str) -> tuple[str, str, str]:
-        speed = f"{text}, {phase.tokens_per_s:.3g} tok/s"
-        return phase.name, f"{speed:<46}{phase.speed_in_words()}", f"{phase.share:4.0%}  {phase.limiter}"
+    def _station(self, phase: Phase, per: str) -> str:
+        """One phase: time, tokens and speed, then its ceiling and the share that was reached."""
+        seconds = phase.seconds if per == "for" else phase.seconds / phase.tokens
+        work = f"{_ms(seconds)} {per} {phase.tokens} tokens, {phase.tokens_per_s:.3g} tok/s"
+        return f"{work:<42}{phase.speed_in_words():<24}{phase.share:4.0%} {phase.limiter}"
 
     def _kv_total(self) -> str:
         return f"{self.kv_bytes_per_token * self.kv_tokens / 1e6:.3g} MB"

@@ -39,9 +39,9 @@ def _draw_timeline(ax: "Axes", journey: Journey) -> None:
     """Tokenization, the prompt and every token of the answer on one line of milliseconds, with TTFT and ITL above."""
     times = [t * 1e3 for t in journey.token_times_s]
     tokenized, scheduled = journey.tokenize_s * 1e3, journey.scheduled_s * 1e3
-    _bar(ax, 0, tokenized, GREY, label="tokenize")
+    _bar(ax, 0, tokenized, GREY, label=f"tokenize, {tokenized:.2g} ms")
     if scheduled > tokenized:
-        _bar(ax, tokenized, scheduled, "#DDDDDD", label="queue")
+        _bar(ax, tokenized, scheduled, "#DDDDDD", label=f"queue, {scheduled - tokenized:.2g} ms")
     _bar(ax, scheduled, times[0], BLUE, label=f"prefill, {journey.prefill.tokens} tokens", hatch="//")
     for index, (start, stop) in enumerate(pairwise(times)):
         label = f"decode, {len(times) - 1} tokens" if index == 0 else None

@@ -76,6 +76,9 @@ ENGINE_OPTIONS = (
     "enable_chunked_prefill",
 )
 
+LONGEST_NAME = 24
+"""Files in the cache are named by their hash; a bar needs the room."""
+
 
 class ProgressBars:
     """A bar on stderr for each thing that takes time. Nothing is drawn before the first report."""
@@ -97,7 +100,8 @@ class ProgressBars:
         if self._bars is None:
             self._bars = self._start()
         if what not in self._tasks:
-            self._tasks[what] = self._bars.add_task(what, total=total or None)
+            name = what if len(what) <= LONGEST_NAME else f"{what[: LONGEST_NAME - 3]}..."
+            self._tasks[what] = self._bars.add_task(name, total=total or None)
         self._bars.update(self._tasks[what], completed=done, total=total or None)
 
     @staticmethod

@@ -115,6 +115,13 @@ def test_a_busy_machine_is_called_so(journey):
     assert "Machine not quiet: a ceiling moved by -11%" in busy.lines()[-1]
 
 
+@pytest.mark.parametrize(("load", "warned"), [(1.0, False), (1.1, True), (None, False)])
+def test_a_loaded_machine_is_called_so(journey, load, warned):
+    """More than half of the cores were taken before the request; some systems do not tell."""
+    loaded = replace(journey, conditions={"load_average": load, "usable_cores": 2})
+    assert any("load average was 1.1" in line for line in loaded.lines()) is warned
+
+
 def test_an_answer_of_one_token_has_no_decode(journey):
     """Nothing is divided by zero."""
     short = replace(journey, token_times_s=(0.050,))
