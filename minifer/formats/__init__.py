@@ -7,6 +7,7 @@
     tensors.py            one door to all of them: Hugging Face name -> float32 array
     cache.py              the float32 form of a quantised file, kept for the second start
     digest.py             a file's SHA-256, remembered
+    fetch.py              a download by this machine's package client, kept in bounds
     atomic.py             a file is written as a whole or not at all
     write_safetensors.py  the way back, for the cache and the export
     write_gguf.py         the way back to llama.cpp

