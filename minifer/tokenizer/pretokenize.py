@@ -231,6 +231,8 @@ def _step(step: dict[str, Any]) -> list[Split]:
     if kind == "ByteLevel":
         prefix = [_with_prefix_space] if step.get("add_prefix_space", True) else []
         return prefix + ([splitter(GPT2)] if step.get("use_regex", True) else [])
+    if kind == "Metaspace" and len(step.get("replacement", "▁")) == 1:
+        return [partial(_metaspace, step.get("replacement", "▁"), step)]
     raise UnsupportedError(
         f"this vocabulary cuts text with the pre-tokenizer {kind!r}, which minifer does not have; "
         "it has Split, Digits, ByteLevel, Metaspace and sequences of them"
@@ -255,3 +257,13 @@ def _split_step(step: dict[str, Any]) -> Split:
 
 def _with_prefix_space(text: str) -> list[str]:
     return [text if text.startswith(" ") else " " + text]
+
+
+def _metaspace(mark: str, step: dict[str, Any], text: str) -> list[str]:
+    """Blanks as `mark`. The scheme "first" depends on where in the whole text this is, so `tokenizer` takes care of it."""
+    text = text.replace(" ", mark)
+    if step.get("prepend_scheme", "always") == "always" and not text.startswith(mark):
+        text = mark + text
+    if not step.get("split", True):
+        return [text]
+    return split_text(regex.compile(regex.escape(mark)), "MergedWithNext", False, text)
