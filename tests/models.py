@@ -1,5 +1,6 @@
 """Small random models for tests: shapes that tell apart what SmolLM2's 9/3 heads cannot."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,23 @@ def tensors_of(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
     return tensors
 
 
+#: The rooms of this installation that run on a CPU, and how they are opened. Two ranks must agree with one.
+ROOMS: dict[str, dict[str, Any]] = {"reference": {}}
+if find_spec("minifer.ops.cpu"):
+    ROOMS |= {"cpu": {"threads": 1}, "cpu-2": {"threads": 2}, "cpu-invariant": {"threads": 3, "batch_invariant": True}}
+
+
 class Fixture:
     """A model in a room, and sequences in it."""
 
     def __init__(self, config: ModelConfig, room: str = "reference", *, seed: int = 0, meter: Meter | None = None):
         self.config = config
-        self.ops = open_room(room, config, select_device("cpu"), meter)
+        self.ops = open_room(room.partition("-")[0], config, select_device("cpu"), meter, **ROOMS[room])
         self.weights = self.ops.prepare(build_weights(config, tensors_of(config, seed)))
+
+    def close(self) -> None:
+        """End the room."""
+        self.ops.close()
 
     def sequence(self, capacity: int = 64) -> Incremental:
         """A fresh sequence on a poisoned cache: a slot that was never written would show as NaN."""

@@ -13,8 +13,7 @@ The layout is the one in which a decode step reads fastest: keys as `[K, D, slot
 adjacent slots, and values as `[K, slots, D]`, so that `p @ v` does.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,12 @@ class KVStore:
         xp: Any = np,
         dtype: Any = np.float32,
         poison: bool = False,
+        allocate: Callable[..., Any] | None = None,
     ) -> None:
-        """Allocate everything at once: no step of generation allocates cache memory later."""
+        """Allocate everything at once: no step of generation allocates cache memory later.
+
+        `allocate(shape, dtype=)` gives arrays of zeros; `xp.zeros` unless a room brings memory of its own.
+        """
         if min(num_layers, num_kv_heads, head_dim, num_blocks, block_size) < 1:
             raise UsageError(
                 f"a KV store needs positive sizes, not layers={num_layers} kv_heads={num_kv_heads} "
@@ -49,9 +52,12 @@ class KVStore:
             )
         self.block_size = block_size
         self.num_slots = num_blocks * block_size
-        allocate = xp.zeros if not poison else partial(xp.full, fill_value=np.nan)
+        allocate = allocate or xp.zeros
         self._k = allocate((num_layers, num_kv_heads, head_dim, self.num_slots), dtype=dtype)
         self._v = allocate((num_layers, num_kv_heads, self.num_slots, head_dim), dtype=dtype)
+        if poison:
+            self._k.fill(np.nan)
+            self._v.fill(np.nan)
 
     @property
     def nbytes(self) -> int:

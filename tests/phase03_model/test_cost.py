@@ -3,16 +3,14 @@
 import pytest
 
 from minifer.hub import locate
-from minifer.kv_cache.store import runs
 from minifer.meter import Meter
 from minifer.model.config import ModelConfig
 from minifer.model.cost import LINEARS, Cost, Work, num_parameters, step_cost
 from minifer.model.transformer import forward
 from minifer.model.weights import build_weights
 from minifer.ops.batch import make_batch
-from tests.models import CONFIGS, Fixture, prompt_of, tensors_of
+from tests.models import CONFIGS, ROOMS, Fixture, prompt_of, tensors_of
 
-ROOMS = ["reference"]
 STEPS = {
     "prefill": [(23, 0)],
     "decode": [(1, 22)],
@@ -21,7 +19,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "cpu-invariant"])
 @pytest.mark.parametrize("step", list(STEPS))
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_prediction_equals_count(name, step, room):
@@ -34,7 +32,7 @@ def test_prediction_equals_count(name, step, room):
     predicted = step_cost(config, [Work(n, n + past) for n, past in STEPS[step]])
     counted = {k: Cost(c.calls, c.flops, c.bytes) for k, c in meter.counts.items()}
     assert counted == predicted
-    assert runs(tables[0], 8, 4) == [(0, 8)]
+    model.close()
 
 
 def smollm2() -> ModelConfig:

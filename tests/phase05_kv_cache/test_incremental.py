@@ -8,21 +8,30 @@ from minifer.kv_cache.store import KVStore, runs
 from minifer.meter import Meter
 from minifer.model.transformer import forward
 from minifer.ops.batch import make_batch
-from tests.models import CONFIGS, Fixture, prompt_of
+from tests.models import CONFIGS, ROOMS, Fixture, prompt_of
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}
 
 
-@pytest.fixture(scope="module", params=list(CONFIGS))
-def model(request) -> Fixture:
-    return Fixture(CONFIGS[request.param])
+#: Every family in every room; with several processes, two of them.
+PAIRS = [
+    (name, room) for room in ROOMS for name in CONFIGS if room in ("reference", "cpu") or name in ("llama3", "qwen3")
+]
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def model(request):
+    name, room = request.param
+    model = Fixture(CONFIGS[name], room)
+    yield model
+    model.close()
 
 
 @pytest.fixture(scope="module")
 def whole(model):
-    """Logits of every position of a 23-token text, computed in one step: the uncached answer."""
+    """Logits of every position of a 23-token text, computed in one step by the reference: the uncached answer."""
     ids = prompt_of(model.config, 23)
-    return ids, model.sequence().step(ids, all_logits=True)
+    return ids, Fixture(model.config).sequence().step(ids, all_logits=True)
 
 
 @pytest.mark.parametrize("cuts", [[1] * 23, [7, 7, 7, 2], [22, 1], [1, 22], [5, 1, 1, 9, 7]], ids=str)

@@ -1,0 +1,944 @@
+"""The CPU room: the same operations as `reference.py`, near the limit of what the machine can read.
+
+Decoding one token reads every weight once and does two FLOPs with each: the step takes as long as reading takes. A
+NumPy program misses that limit for three reasons, and this file is the answer to each.
+
+**Waiting.** Two threads of a BLAS library that meet after each of 120 small products spend a third of their time
+waking each other up, and Python's own threads share one lock. So each core gets a *rank*: a process with one BLAS
+thread, its own rows of every weight, and the same program as the others (this is tensor parallelism, as on several
+GPUs, with shared memory as the wire). Ranks meet five times a layer by watching a counter in shared memory.
+
+**Copying.** Activations, cache and logits live in memory that all ranks see, allocated once. A rank reads the whole
+input of a layer and writes its own columns of the output, so nothing is sent and nothing is added up.
+
+**Calling.** Each NumPy call costs half a microsecond or more, and a step makes thousands. So gains, the 1/sqrt(D) of
+attention and the sign of SwiGLU are folded into the weights when they are loaded; pairs of RoPE are stored next to each
+other, so that a rotation is one complex product.
+
+Elsewhere than on Linux and x86-64 (other processors may reorder writes, other systems share memory differently) there
+is one rank, and the BLAS library uses the cores by itself.
+
+Everything is float32. Results differ from the reference in the last bits, and between batch sizes too, unless the room
+was opened with `batch_invariant=True`: then every row goes through the kernel of a single one.
+"""
+
+import contextlib
+import mmap
+import os
+import pickle
+import platform
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from minifer.errors import DeviceError, UsageError
+from minifer.kv_cache.store import KVStore, runs
+from minifer.meter import Meter
+from minifer.ops import counting
+from minifer.ops.batch import Batch, Span
+from minifer.ops.reference import rope_frequencies
+
+if TYPE_CHECKING:
+    from minifer.device import Device
+    from minifer.model.config import ModelConfig
+    from minifer.model.weights import LayerWeights, Weights
+
+TILE = 128
+"""Queries that attend at a time in a prefill, and rows that SwiGLU takes at a time: both then stay in the L2 cache."""
+
+SMALL_PRODUCT = 1_000_000
+"""Largest rows * columns * depth that OpenBLAS multiplies without packing its operands first."""
+
+MANY_ROWS = 24
+"""From here on one large product is faster than many small ones."""
+
+MAX_ROWS = 8192
+"""Most tokens of one step."""
+
+SPIN_S = 0.004
+"""How long an idle rank watches for the next step before it goes to sleep."""
+
+
+# --- who does what ----------------------------------------------------------------------------------------------------
+
+
+def share(total: int, ranks: int, rank: int) -> slice:
+    """The part of `total` things that belongs to `rank`, as even as it goes.
+
+    >>> [share(15, 2, rank) for rank in range(2)]
+    [slice(0, 8, None), slice(8, 15, None)]
+    """
+    small, extra = divmod(total, ranks)
+    start = rank * small + min(rank, extra)
+    return slice(start, start + small + (rank < extra))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of a model that a rank needs; see `ModelConfig`."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+    vocab: int
+    eps: float
+    window: int
+    max_rows: int
+
+    @classmethod
+    def of(cls, c: "ModelConfig") -> "Shape":
+        """From a configuration."""
+        return cls(
+            c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
+            c.intermediate_size, c.vocab_size, c.rms_norm_eps, c.window(), min(c.max_position_embeddings, MAX_ROWS),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's rows of one layer, and its heads. `qkv` holds whole heads: some of q, some of k, some of v."""
+
+    qkv: np.ndarray
+    out: np.ndarray
+    gate_up: np.ndarray
+    down: np.ndarray
+    qkv_bias: np.ndarray | None
+    out_bias: np.ndarray | None
+    head_norm: np.ndarray | None
+
+
+class Board:
+    """The memory that all ranks of a model see: counters to meet by, the description of a step, activations.
+
+    The file behind it is sparse: room for a step of `max_rows` is reserved, and only what is used is taken.
+    """
+
+    STEP_WORDS = 1 << 20
+
+    def __init__(self, file: int, shape: Shape, ranks: int) -> None:
+        """Map the open file descriptor `file`, which is made large enough."""
+        s, rows = shape, shape.max_rows
+        widths = (s.hidden, (s.heads + 2 * s.kv_heads) * s.head_dim, s.heads * s.head_dim, s.feed_forward, s.vocab)
+        flag_words = 8 * (ranks + 2)  # one cache line for each rank's counter
+        words = flag_words + self.STEP_WORDS
+        memory = shared_memory(file, 8 * words + 4 * rows * sum(widths))
+        self.flags = memoryview(memory)[: 8 * flag_words].cast("q")
+        self.step = np.frombuffer(memory, np.int64, self.STEP_WORDS, 8 * flag_words)
+        starts = [8 * words + 4 * rows * sum(widths[:i]) for i in range(len(widths))]
+        arrays = [
+            np.frombuffer(memory, np.float32, rows * width, start).reshape(rows, width)
+            for width, start in zip(widths, starts, strict=True)
+        ]
+        self.x, self.qkv, self.attended, self.gated, self.logits = arrays
+
+    def describe(self, batch: Batch, store_id: int) -> None:
+        """Write down a step for the other ranks, as whole numbers."""
+        spans = [(s.start, s.length, s.context, len(s.block_table), *s.block_table) for s in batch.spans]
+        head = [store_id, batch.num_tokens, len(batch.logit_rows), len(spans)]
+        words = [*head, *batch.positions.tolist(), *batch.slots.tolist(), *batch.logit_rows.tolist()]
+        for span in spans:
+            words += span
+        if len(words) > self.STEP_WORDS:
+            raise UsageError(f"a step of {len(spans)} sequences with {len(words)} numbers is too large to describe")
+        self.step[: len(words)] = words
+
+    def read(self) -> tuple[int, Batch]:
+        """The store's id and the batch (without tokens, which only the first rank needs) as `describe` wrote them."""
+        words = self.step
+        store_id, rows, wanted, count = words[:4].tolist()
+        at = 4 + 2 * rows + wanted
+        positions, slots, logit_rows = np.split(words[4:at].copy(), [rows, 2 * rows])
+        spans = []
+        for _ in range(count):
+            start, length, context, blocks = words[at : at + 4].tolist()
+            spans.append(Span(start, length, context, tuple(words[at + 4 : at + 4 + blocks].tolist())))
+            at += 4 + blocks
+        return store_id, Batch(None, positions, slots, tuple(spans), logit_rows)
+
+
+def shared_memory(file: int, size: int) -> mmap.mmap:
+    """Map `size` bytes of an open file; every process that has the file sees the same bytes.
+
+    subtle: the file is made longer, never shorter. A rank that maps a store late must not cut off what others wrote.
+    """
+    if os.fstat(file).st_size < size:
+        os.ftruncate(file, size)
+    return mmap.mmap(file, size)
+
+
+class StepAbandonedError(Exception):
+    """The first rank has begun another step (Ctrl-C broke the last one off): forget this one."""
+
+
+class Meeting:
+    """Where ranks wait for each other, by watching counters.
+
+    A counter is `step * 2^20 + meetings so far`. Each rank writes its own and reads the others': no lock, no system
+    call while everybody is on time. x86-64 keeps stores in order, so whoever sees the counter sees the data too.
+    """
+
+    def __init__(self, flags: memoryview, ranks: int, rank: int, alive: Callable[[], None]) -> None:
+        """`alive` is called when a wait takes long; it raises if another rank is gone."""
+        self._flags, self._mine, self._alive = flags, 8 * (rank + 2), alive
+        self._others = tuple(8 * (other + 2) for other in range(ranks) if other != rank)
+        self._now = self._yields = 0
+
+    def begin(self, step: int) -> None:
+        """Start counting for a new step."""
+        self._now = step << 20
+
+    def meet(self) -> None:
+        """Return when every rank has arrived here."""
+        flags, now = self._flags, self._now + 1
+        self._now = flags[self._mine] = now
+        for other in self._others:
+            if flags[other] < now:
+                self._wait(other, now)
+
+    def _wait(self, other: int, now: int) -> None:
+        flags = self._flags
+        for _ in range(2000):
+            if flags[other] >= now:
+                return
+        while flags[other] < now:
+            if flags[0] != now >> 20:
+                raise StepAbandonedError
+            os.sched_yield()  # more ranks than free cores: let the other one have this one
+            self._yields += 1
+            if self._yields % 20_000 == 0:
+                self._alive()
+
+
+# --- the arithmetic of one rank ---------------------------------------------------------------------------------------
+
+
+def linear(w: np.ndarray, x: np.ndarray, out: np.ndarray, row_by_row: bool = False) -> None:
+    """`out [T, n] = x [T, k] @ w[n, k].T`, by the kernel that suits T.
+
+    * one row: a matrix-vector product, which reads w at full speed;
+    * 2 to 23 rows: OpenBLAS would copy w into packed panels on every call, at the price of 3 to 5 such products; in
+      pieces of at most `SMALL_PRODUCT` it does not (1.2 to 2 times the price of one row instead);
+    * more: one large product.
+    """
+    rows = x.shape[0]
+    if rows == 1 or row_by_row:
+        for i in range(rows):
+            np.dot(w, x[i], out=out[i])
+    elif rows < MANY_ROWS:
+        _linear_in_pieces(w, x, out)
+    else:
+        np.matmul(x, w.T, out=out)
+
+
+def _linear_in_pieces(w: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
+    n, k = w.shape
+    rows = x.shape[0]
+    piece = piece_of(n, k, rows)
+    whole = n - n % piece
+    columns = np.ascontiguousarray(x.T)
+    y = np.matmul(w[:whole].reshape(-1, piece, k), columns)  # [n / piece, piece, rows]
+    out[:, :whole] = y.reshape(whole, rows).T
+    if whole < n:
+        out[:, whole:] = (w[whole:] @ columns).T
+
+
+def piece_of(n: int, k: int, rows: int) -> int:
+    """Rows of w per small product: as many as `SMALL_PRODUCT` allows, a divisor of n if one is near.
+
+    >>> piece_of(1536, 576, 8), piece_of(480, 576, 2)
+    (192, 480)
+    """
+    most = max(1, min(n, SMALL_PRODUCT // (k * rows)))
+    return next((p for p in range(most, most // 2, -1) if n % p == 0), most)
+
+
+def normed(x: np.ndarray, eps: float, row_by_row: bool = False) -> np.ndarray:
+    """`x / rms(x)` by row; the gain is already in the next weight."""
+    if x.shape[0] == 1:
+        row = x[0]
+        return x * np.float32(1.0 / (row.dot(row) / row.size + eps) ** 0.5)
+    if row_by_row:
+        return np.concatenate([normed(x[i : i + 1], eps) for i in range(len(x))])
+    scale = np.vecdot(x, x)
+    scale /= np.float32(x.shape[1])
+    scale += np.float32(eps)
+    np.sqrt(scale, out=scale)
+    return x / scale[:, None]
+
+
+def swiglu(gate_up: np.ndarray, out: np.ndarray) -> None:
+    """`silu(gate) * up` from `[T, 2 f]` into `out [T, f]`.
+
+    Both halves come with their sign flipped (see `_shard`): with g = -gate, silu(gate) * up is g / (1 + exp(g)) * -up.
+    """
+    f = out.shape[1]
+    for start in range(0, len(out), TILE):
+        g, u, e = gate_up[start : start + TILE, :f], gate_up[start : start + TILE, f:], out[start : start + TILE]
+        np.exp(g, out=e)
+        e += 1
+        np.divide(g, e, out=e)
+        e *= u
+
+
+def rotate(heads: np.ndarray, turn: np.ndarray) -> None:
+    """RoPE in place: `heads [T, n, D]` with pairs side by side are complex numbers, `turn [T, D/2]` their rotations."""
+    z = heads.view(np.complex64)
+    z *= turn[:, None, :]
+
+
+def attend(
+    q: np.ndarray,
+    keys: list[np.ndarray],
+    values: list[np.ndarray],
+    out: np.ndarray,
+    first: int,
+    window: int,
+    tile: int = TILE,
+) -> None:
+    """Causal attention of T queries of one kv head's group: `q [T, G, D]`, pieces of keys `[D, s]` and values `[s, D]`.
+
+    Query t stands at position `first + t`; the pieces begin at position 0. The scale is already in q. A prefill goes
+    by tiles of queries, each of which sees only the keys up to its own last position.
+    """
+    length = q.shape[0]
+    for start in range(0, length, tile):
+        stop = min(start + tile, length)
+        low = max(0, first + start - window + 1)
+        ks, vs = _clip(keys, values, low, first + stop)
+        out[start:stop] = _attend_tile(q[start:stop], ks, vs, first + start - low, window)
+
+
+def _clip(
+    keys: list[np.ndarray], values: list[np.ndarray], low: int, high: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The parts of the pieces that hold positions low to high."""
+    if low == 0 and len(keys) == 1 and keys[0].shape[1] == high:
+        return keys, values
+    ks, vs, at = [], [], 0
+    for k, v in zip(keys, values, strict=True):
+        a, b = max(low - at, 0), min(high - at, v.shape[0])
+        if a < b:
+            ks.append(k[:, a:b])
+            vs.append(v[a:b])
+        at += v.shape[0]
+    return ks, vs
+
+
+def _attend_tile(q: np.ndarray, ks: list[np.ndarray], vs: list[np.ndarray], first: int, window: int) -> np.ndarray:
+    """One tile; its queries stand at `first`, `first + 1`, ... counted from the first key that is given."""
+    length, group, depth = q.shape
+    rows = q.reshape(length * group, depth)
+    if len(ks) == 1:
+        scores = np.matmul(rows, ks[0])
+    else:
+        scores = np.concatenate([np.matmul(rows, k) for k in ks], axis=1)
+    if length > 1:
+        _mask(scores.reshape(length, group, -1), first, window)
+    scores -= scores.max(axis=1, keepdims=True)
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=1, keepdims=True)
+    result, at = np.matmul(scores[:, : len(vs[0])], vs[0]), len(vs[0])
+    for v in vs[1:]:
+        result += np.matmul(scores[:, at : at + len(v)], v)
+        at += len(v)
+    result /= total
+    return result.reshape(length, group, depth)
+
+
+def _mask(scores: np.ndarray, first: int, window: int) -> None:
+    """Set to -inf what lies after each query, and what lies a window or more before it: `[T, G, S]` in place."""
+    length, _, context = scores.shape
+    query = np.arange(first, first + length, dtype=np.int32)[:, None]
+    key = np.arange(context, dtype=np.int32)[None, :]
+    hidden = key > query if first + length - 1 < window else (key > query) | (key <= query - window)
+    np.copyto(scores, np.float32(-np.inf), where=hidden[:, None, :])
+
+
+def stretches(slots: list[int]) -> list[tuple[slice, slice]]:
+    """Rows whose slots are adjacent, together: pairs of (rows, slots).
+
+    >>> stretches([4, 5, 6, 1])
+    [(slice(0, 3, None), slice(4, 7, None)), (slice(3, 4, None), slice(1, 2, None))]
+    """
+    found, start = [], 0
+    for i in range(1, len(slots) + 1):
+        if i == len(slots) or slots[i] != slots[i - 1] + 1:
+            found.append((slice(start, i), slice(slots[start], slots[i - 1] + 1)))
+            start = i
+    return found
+
+
+class Rank:
+    """One process's part of the model: its shards, and the steps of a forward pass on them."""
+
+    def __init__(
+        self, shape: Shape, ranks: int, rank: int, board: Board, meeting: Meeting, *, row_by_row: bool = False
+    ) -> None:
+        """Nothing is loaded yet; `layers` and `head` are filled by whoever has the weights."""
+        s = self.shape = shape
+        self.board, self.meeting, self.row_by_row = board, meeting, row_by_row
+        self.layers: list[Shard] = []
+        self.head: np.ndarray | None = None
+        self.hidden = share(s.hidden, ranks, rank)
+        self.gated = share(s.feed_forward, ranks, rank)
+        self.vocab = share(s.vocab, ranks, rank)
+        self.heads = share(s.heads, ranks, rank)  # the query heads it attends with
+        self.projected = share(s.heads + 2 * s.kv_heads, ranks, rank)  # the heads of q, k, v it computes
+        self.store: KVStore | None = None
+        self.batch: Batch | None = None
+        self.turn = np.empty((0, s.head_dim // 2), np.complex64)
+
+    def begin(self, batch: Batch, turn: np.ndarray, store: KVStore) -> None:
+        """Take up a step: its layout, RoPE's rotations `[T, D/2]` as complex numbers, and the cache."""
+        self.batch, self.turn, self.store = batch, turn, store
+        self.pieces = [runs(span.block_table, span.context, store.block_size) for span in batch.spans]
+        self.written = stretches(batch.slots.tolist())
+
+    def linear(self, w: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
+        """`linear` by this room's rule."""
+        linear(w, x, out, self.row_by_row)
+
+    def attention_block(self, index: int) -> None:
+        """x += output projection of attention over norm(x); three meetings."""
+        board, layer = self.board, self.layers[index]
+        rows = len(self.turn)
+        x, qkv = board.x[:rows], board.qkv[:rows]
+        self._project(layer, normed(x, self.shape.eps, self.row_by_row), qkv, index)
+        self.meeting.meet()  # every head of q, and the cache, are complete
+        self._attend(qkv, board.attended[:rows], index)
+        self.meeting.meet()  # so is the output of every head
+        y = self._scratch(rows, self.hidden)
+        self.linear(layer.out, board.attended[:rows], y)
+        if layer.out_bias is not None:
+            y += layer.out_bias
+        x[:, self.hidden] += y
+        self.meeting.meet()
+
+    def mlp_block(self, index: int) -> None:
+        """x += gated feed-forward of norm(x); two meetings."""
+        board, layer = self.board, self.layers[index]
+        rows = len(self.turn)
+        x, gated = board.x[:rows], board.gated[:rows]
+        gate_up = np.empty((rows, len(layer.gate_up)), np.float32)
+        self.linear(layer.gate_up, normed(x, self.shape.eps, self.row_by_row), gate_up)
+        with np.errstate(over="ignore"):
+            swiglu(gate_up, gated[:, self.gated])
+        self.meeting.meet()
+        y = self._scratch(rows, self.hidden)
+        self.linear(layer.down, gated, y)
+        x[:, self.hidden] += y
+        self.meeting.meet()
+
+    def logits(self, count: int) -> None:
+        """Logits of the rows that the batch asks for, into the board; one meeting."""
+        assert self.head is not None
+        assert self.batch is not None
+        h = normed(self.board.x[self.batch.logit_rows], self.shape.eps, self.row_by_row)
+        self.linear(self.head, h, self.board.logits[:count, self.vocab])
+        self.meeting.meet()
+
+    def _scratch(self, rows: int, columns: slice) -> np.ndarray:
+        return np.empty((rows, columns.stop - columns.start), np.float32)
+
+    def _project(self, layer: Shard, h: np.ndarray, qkv: np.ndarray, index: int) -> None:
+        """This rank's heads of q, k and v: normed (Qwen3), rotated, and k and v written to the cache."""
+        s, mine, rows = self.shape, self.projected, len(h)
+        d = s.head_dim
+        y = qkv[:, mine.start * d : mine.stop * d]
+        self.linear(layer.qkv, h, y)
+        if layer.qkv_bias is not None:
+            y += layer.qkv_bias
+        heads = qkv.reshape(rows, -1, d)[:, mine]
+        turned = heads[:, : max(0, s.heads + s.kv_heads - mine.start)]
+        if layer.head_norm is not None:
+            self._norm_heads(turned, layer.head_norm)
+        if turned.shape[1]:
+            rotate(turned, self.turn)
+        self._write(heads, mine, index)
+
+    def _norm_heads(self, heads: np.ndarray, gain: np.ndarray) -> None:
+        scale = np.vecdot(heads, heads)
+        scale /= np.float32(self.shape.head_dim)
+        scale += np.float32(self.shape.eps)
+        np.sqrt(scale, out=scale)
+        heads /= scale[..., None]
+        heads *= gain[: heads.shape[1]]
+
+    def _write(self, heads: np.ndarray, mine: slice, index: int) -> None:
+        """Those of `heads [T, n, D]` that are keys or values go to their slots."""
+        s = self.shape
+        assert self.store is not None
+        assert self.batch is not None
+        for cache, first, axes in (
+            (self.store.k(index), s.heads, (1, 2, 0)),
+            (self.store.v(index), s.heads + s.kv_heads, (1, 0, 2)),
+        ):
+            a, b = max(mine.start - first, 0), min(mine.stop - first, s.kv_heads)
+            if a >= b:
+                continue
+            part = heads[:, first + a - mine.start : first + b - mine.start].transpose(axes)
+            for rows, slots in self.written:
+                if axes == (1, 2, 0):
+                    cache[a:b, :, slots] = part[:, :, rows]
+                else:
+                    cache[a:b, slots] = part[:, rows]
+
+    def _attend(self, qkv: np.ndarray, out: np.ndarray, index: int) -> None:
+        """This rank's query heads, sequence by sequence and kv head by kv head."""
+        s = self.shape
+        assert self.store is not None
+        assert self.batch is not None
+        rows, group = len(qkv), s.heads // s.kv_heads
+        q, o = qkv.reshape(rows, -1, s.head_dim), out.reshape(rows, s.heads, s.head_dim)
+        k, v = self.store.k(index), self.store.v(index)
+        for span, pieces in zip(self.batch.spans, self.pieces, strict=True):
+            mine = slice(span.start, span.start + span.length)
+            first = span.context - span.length
+            for kv in range(self.heads.start // group, -(-self.heads.stop // group)):
+                h = slice(max(self.heads.start, kv * group), min(self.heads.stop, (kv + 1) * group))
+                keys, values = [k[kv, :, a:b] for a, b in pieces], [v[kv, a:b] for a, b in pieces]
+                attend(q[mine, h], keys, values, o[mine, h], first, s.window, 1 if self.row_by_row else TILE)
+
+
+# --- the room: rank 0 here, the others as processes -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What stands for a layer outside: its number, and its tensors as empty shapes for counting."""
+
+    index: int
+    shapes: "LayerWeights"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The weights as this room has them: `embedding [V, E]` as it was, everything else in the ranks."""
+
+    embedding: np.ndarray
+    layers: tuple[Layer, ...]
+    head: np.ndarray
+    final_norm: np.ndarray
+
+
+class Ops:
+    """The room. `threads` ranks work on a step (None: one per core); see the module's docstring.
+
+    `batch_invariant=True` gives every row the same kernel, however many rows there are: answers are then the same bits
+    alone and in company, and a batch is no faster than its parts.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        config: "ModelConfig",
+        device: "Device",
+        meter: Meter | None = None,
+        *,
+        threads: int | None = None,
+        batch_invariant: bool = False,
+    ) -> None:
+        """Start the other ranks; they wait for their weights."""
+        self.config, self.device, self.meter = config, device, meter
+        self.num_ranks = _ranks(threads, config.num_attention_heads)
+        shape = Shape.of(config)
+        file = _anonymous_file()
+        self._board = Board(file, shape, self.num_ranks)
+        self._frequencies = rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+        common = (file, batch_invariant, self._frequencies)
+        self._peers = [Peer(shape, self.num_ranks, rank, *common) for rank in range(1, self.num_ranks)]
+        os.close(file)
+        meeting = Meeting(self._board.flags, self.num_ranks, 0, self._check_peers)
+        self._rank = Rank(shape, self.num_ranks, 0, self._board, meeting, row_by_row=batch_invariant)
+        # With ranks of its own the room wants one BLAS thread in this process; close() gives the others back.
+        self._limits = threadpool_limits(1, "blas") if self._peers else None
+        self._step = 0
+        self._finalizer = weakref.finalize(self, _close, self._peers, self._limits)
+
+    def prepare(self, weights: "Weights") -> Prepared:
+        """Cut the weights into shards, fold into them what can be folded, and hand every rank its own."""
+        tops = [weights.head[share(len(weights.head), self.num_ranks, r)] for r in range(self.num_ranks)]
+        for peer, top in zip(self._peers, tops[1:], strict=True):
+            shards = (shard(self.config, layer, self.num_ranks, peer.rank) for layer in weights.layers)
+            peer.send_weights(self.config.num_hidden_layers, shards, top * weights.final_norm)
+        self._rank.layers = [shard(self.config, layer, self.num_ranks, 0) for layer in weights.layers]
+        self._rank.head = tops[0] * weights.final_norm
+        shapes = weights.map(lambda a: np.broadcast_to(np.float32(0), a.shape))
+        layers = tuple(Layer(i, layer) for i, layer in enumerate(shapes.layers))
+        return Prepared(weights.embedding, layers, shapes.head, shapes.final_norm)
+
+    def new_store(self, num_blocks: int, block_size: int, *, poison: bool = False) -> KVStore:
+        """A KV cache in memory that all ranks see."""
+        c = self.config
+        sizes = (c.num_hidden_layers, c.num_key_value_heads, c.head_dim, num_blocks, block_size)
+        store = SharedStore(*sizes, poison=poison)
+        for peer in self._peers:
+            peer.send_store(store, sizes)
+        return store
+
+    def close(self) -> None:
+        """End the other ranks and give the BLAS library its threads back."""
+        self._finalizer()
+
+    def embed(self, embedding: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Rows of `embedding [V, E]` for `tokens [T]`: `[T, E]`. Raises UsageError for more than `MAX_ROWS`."""
+        if len(tokens) > self._rank.shape.max_rows:
+            raise UsageError(f"a step of {len(tokens)} tokens exceeds this room's {self._rank.shape.max_rows}")
+        counting.embed(self.meter, tokens, embedding)
+        return embedding[tokens]
+
+    def rope_table(self, positions: np.ndarray) -> np.ndarray:
+        """The rotations of a step's tokens as complex numbers, `[T, D/2]`."""
+        return turns(positions, self._frequencies)
+
+    def attention_block(
+        self, x: np.ndarray, layer: Layer, rope_table: np.ndarray, batch: Batch, store: KVStore, index: int
+    ) -> np.ndarray:
+        """As in the reference. The first layer's call sets all ranks going on this step."""
+        if index == 0:
+            self._begin(x, rope_table, batch, store)
+        self._rank.attention_block(index)
+        if self.meter is not None:
+            self._count_attention(layer.shapes, batch)
+        return self._board.x[: len(x)]
+
+    def mlp_block(self, x: np.ndarray, layer: Layer) -> np.ndarray:
+        """As in the reference."""
+        self._rank.mlp_block(layer.index)
+        if self.meter is not None:
+            s, rows = layer.shapes, len(x)
+            counting.norm(self.meter, x, s.mlp_norm)
+            counting.linear(self.meter, "gate_up", x, s.w_gate, s.w_up)
+            counting.swiglu(self.meter, _like(rows, len(s.w_gate)))
+            counting.linear(self.meter, "down", _like(rows, len(s.w_gate)), s.w_down)
+        return x
+
+    def head(self, x: np.ndarray, weights: Prepared, rows: np.ndarray) -> np.ndarray:
+        """As in the reference; the logits are this room's buffer."""
+        self._rank.logits(len(rows))
+        if self.meter is not None:
+            h = _like(len(rows), x.shape[1])
+            counting.norm(self.meter, h, weights.final_norm)
+            counting.linear(self.meter, "head", h, weights.head)
+        return self._board.logits[: len(rows)]
+
+    def _begin(self, x: np.ndarray, turn: np.ndarray, batch: Batch, store: KVStore) -> None:
+        """Announce a step. Nobody writes to the board for an older one after the first meeting; after the second,
+        its description and x are there."""
+        board, meeting = self._board, self._rank.meeting
+        self._step += 1
+        meeting.begin(self._step)
+        board.flags[0] = self._step
+        for peer in self._peers:
+            peer.wake(board.flags)
+        meeting.meet()
+        board.x[: len(x)] = x
+        if self._peers:
+            board.describe(batch, store.identity if isinstance(store, SharedStore) else -1)
+        meeting.meet()
+        self._rank.begin(batch, turn, store)
+
+    def _count_attention(self, s: "LayerWeights", batch: Batch) -> None:
+        c, rows = self.config, batch.num_tokens
+        x, q = _like(rows, c.hidden_size), _like(rows, c.num_attention_heads, c.head_dim)
+        k = _like(rows, c.num_key_value_heads, c.head_dim)
+        counting.norm(self.meter, x, s.attention_norm)
+        counting.linear(self.meter, "qkv", x, s.wq, s.wk, s.wv, s.bq, s.bk, s.bv)
+        if s.q_norm is not None:
+            counting.norm(self.meter, q, s.q_norm)
+            counting.norm(self.meter, k, s.k_norm)
+        counting.rope(self.meter, q, k)
+        counting.kv_write(self.meter, k, k)
+        for span in batch.spans:
+            q_span, keys = q[: span.length], _like(c.num_key_value_heads, c.head_dim, span.context)
+            counting.attention(self.meter, q_span, keys, span.context, c.window())
+        counting.linear(self.meter, "output", q.reshape(rows, -1), s.wo, s.bo)
+
+    def _check_peers(self) -> None:
+        for peer in self._peers:
+            peer.check()
+
+
+def turns(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
+    """RoPE's rotations `exp(i * position * frequency)`: `[T, D/2]` complex64, computed in float64."""
+    return np.exp(1j * (positions[:, None] * frequencies[None, :])).astype(np.complex64)
+
+
+def _like(*shape: int) -> np.ndarray:
+    """An array of this shape and no memory, for counting."""
+    return np.broadcast_to(np.float32(0), shape)
+
+
+def shard(config: "ModelConfig", layer: "LayerWeights", ranks: int, rank: int) -> Shard:
+    """One rank's rows of a layer, with everything folded in that can be.
+
+    The gain of a norm goes into the columns of the weights behind it, 1/sqrt(D) into q (into q's own norm where there
+    is one), the minus sign of SwiGLU into gate and up; q and k get their pairs of RoPE side by side.
+    """
+    c, d = config, config.head_dim
+    scale = np.float32(d**-0.5)
+    q_scale, norm_scale = (np.float32(1), scale) if c.qk_norm else (scale, np.float32(1))
+    mine = share(c.num_attention_heads + 2 * c.num_key_value_heads, ranks, rank)
+    rows = slice(mine.start * d, mine.stop * d)
+    qkv = np.concatenate([_pairs(layer.wq, d) * q_scale, _pairs(layer.wk, d), layer.wv])[rows]
+    bias = norm = None
+    if layer.bq is not None:
+        bias = np.concatenate([_pairs(layer.bq, d) * q_scale, _pairs(layer.bk, d), layer.bv])[rows]
+    if layer.q_norm is not None:
+        q_gain, k_gain = _pairs(layer.q_norm, d) * norm_scale, _pairs(layer.k_norm, d)
+        norm = np.stack([q_gain] * c.num_attention_heads + [k_gain] * c.num_key_value_heads)[mine]
+    f, e = share(c.intermediate_size, ranks, rank), share(c.hidden_size, ranks, rank)
+    gain = -layer.mlp_norm
+    return Shard(
+        qkv * layer.attention_norm,
+        layer.wo[e],
+        np.concatenate([layer.w_gate[f] * gain, layer.w_up[f] * gain]),
+        layer.w_down[e],
+        bias,
+        None if layer.bo is None else layer.bo[e],
+        norm,
+    )
+
+
+def _pairs(rows: np.ndarray, head_dim: int) -> np.ndarray:
+    """Rows of q or k with each head's pairs (i, i + D/2) moved next to each other. Scores do not notice."""
+    split = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:])
+    return split.swapaxes(1, 2).reshape(rows.shape)
+
+
+class SharedStore(KVStore):
+    """A KV cache in a file without a name that other processes can map."""
+
+    _count = 0
+
+    def __init__(self, *sizes: int, poison: bool = False, file: int | None = None, identity: int | None = None) -> None:
+        """A new cache, or with `file` and `identity` another process's view of one."""
+        created = file is None
+        self.file = _anonymous_file() if file is None else file
+        SharedStore._count += created
+        self.identity = SharedStore._count if identity is None else identity
+        self._taken = 0
+        super().__init__(*sizes, allocate=self._allocate, poison=poison)
+        weakref.finalize(self, os.close, self.file)
+
+    def _allocate(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """The next piece of the file. Rows of a power of two would fall into the same places of the cache: they get
+        16 numbers more, which nobody sees."""
+        padded = (*shape[:-1], shape[-1] + 16) if shape[-1] % 512 == 0 else shape
+        start = self._taken
+        self._taken += int(np.prod(padded)) * np.dtype(dtype).itemsize
+        memory = shared_memory(self.file, self._taken)
+        return np.frombuffer(memory, dtype, int(np.prod(padded)), start).reshape(padded)[..., : shape[-1]]
+
+
+class Peer:
+    """Another rank's process, as rank 0 sees it."""
+
+    def __init__(
+        self, shape: Shape, ranks: int, rank: int, board: int, row_by_row: bool, frequencies: np.ndarray
+    ) -> None:
+        """Start the process. It gets the board's file, one end of a socket for messages, and a pipe for weights."""
+        self.rank = rank
+        self._asleep = 8 + rank - 1
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "minifer.ops.cpu", str(board), str(theirs.fileno())],
+            stdin=subprocess.PIPE,
+            pass_fds=(board, theirs.fileno()),
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        )
+        theirs.close()
+        self._send((shape, ranks, rank, row_by_row, frequencies))
+
+    @property
+    def _pipe(self) -> BinaryIO:
+        assert self._process.stdin is not None
+        return self._process.stdin  # type: ignore[return-value]
+
+    def _send(self, value: Any) -> None:
+        try:
+            pickle.dump(value, self._pipe)
+            self._pipe.flush()
+        except BrokenPipeError:
+            self.check()
+
+    def send_weights(self, count: int, shards: Any, head: np.ndarray) -> None:
+        """Hand over `count` shards and the head, one at a time."""
+        self._send(count)
+        for one in shards:
+            self._send(one)
+        self._send(head)
+
+    def send_store(self, store: SharedStore, sizes: Sequence[int]) -> None:
+        """Make a cache known to the process, and forgotten there when it is dropped here."""
+        message = pickle.dumps(("store", store.identity, sizes))
+        socket.send_fds(self._socket, [message], [store.file])
+        weakref.finalize(store, _tell, self._socket, ("drop", store.identity))
+
+    def wake(self, flags: memoryview) -> None:
+        """Call the process to work if it has gone to sleep."""
+        if flags[self._asleep]:
+            flags[self._asleep] = 0
+            _tell(self._socket, ("wake",))
+
+    def check(self) -> None:
+        """Raise DeviceError if the process has ended."""
+        if self._process.poll() is not None:
+            raise DeviceError(
+                f"worker process {self.rank} of the CPU room has ended with code {self._process.returncode}: "
+                f"load the model again, or use one thread"
+            )
+
+    def close(self) -> None:
+        """Closing the socket tells the process to end; it is killed if it doesn't."""
+        self._socket.close()
+        try:
+            self._pipe.close()
+            self._process.wait(timeout=1)
+        except (subprocess.TimeoutExpired, OSError):
+            self._process.kill()
+            self._process.wait()
+
+
+def _tell(sock: socket.socket, message: tuple[Any, ...]) -> None:
+    with contextlib.suppress(OSError):  # the other side is gone, and whoever waits for it will find out
+        sock.send(pickle.dumps(message))
+
+
+def _close(peers: list[Peer], limits: Any) -> None:
+    for peer in peers:
+        peer.close()
+    if limits is not None:
+        limits.restore_original_limits()
+
+
+def _anonymous_file() -> int:
+    if sys.platform == "linux":
+        return os.memfd_create("minifer")
+    return _temporary_file()
+
+
+def _temporary_file() -> int:
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _ranks(threads: int | None, heads: int) -> int:
+    """How many ranks there will be. Raises UsageError for a number of threads below one."""
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads must be at least 1, not {threads}")
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return 1
+    available = len(os.sched_getaffinity(0))
+    return max(1, min(threads or available, heads, 16))
+
+
+# --- the other ranks' program -----------------------------------------------------------------------------------------
+
+
+class Worker:
+    """A rank in a process of its own: waits for a step, does its part, waits again."""
+
+    def __init__(self, board: int, sock: socket.socket) -> None:
+        """Receive what kind of model this is, then the weights."""
+        self._socket = sock
+        self._parent = os.getppid()
+        shape, ranks, rank, row_by_row, self._frequencies = pickle.load(sys.stdin.buffer)
+        self._board = Board(board, shape, ranks)
+        self._asleep = 8 + rank - 1
+        meeting = Meeting(self._board.flags, ranks, rank, self._check_parent)
+        self._rank = Rank(shape, ranks, rank, self._board, meeting, row_by_row=row_by_row)
+        self._stores: dict[int, KVStore] = {}
+
+    def load(self) -> None:
+        """Receive the weights, into one piece of memory."""
+        count = pickle.load(sys.stdin.buffer)
+        self._rank.layers = [pickle.load(sys.stdin.buffer) for _ in range(count)]
+        self._rank.head = pickle.load(sys.stdin.buffer)
+
+    def serve(self) -> None:
+        """Take part in every step until the parent hangs up."""
+        seen = 0
+        while True:
+            seen = self._await_step(seen)
+            try:
+                self._take_part(seen)
+            except StepAbandonedError:
+                continue
+
+    def _take_part(self, step: int) -> None:
+        rank = self._rank
+        rank.meeting.begin(step)
+        rank.meeting.meet()
+        rank.meeting.meet()
+        store_id, batch = self._board.read()
+        while store_id not in self._stores:
+            self._receive()
+        rank.begin(batch, turns(batch.positions, self._frequencies), self._stores[store_id])
+        for index in range(rank.shape.layers):
+            rank.attention_block(index)
+            rank.mlp_block(index)
+        rank.logits(len(batch.logit_rows))
+
+    def _await_step(self, seen: int) -> int:
+        flags = self._board.flags
+        until = time.perf_counter() + SPIN_S
+        while flags[0] == seen:
+            if time.perf_counter() > until:
+                self._sleep(seen)
+        return flags[0]
+
+    def _sleep(self, seen: int) -> None:
+        """Wait for a message; look up now and then, in case the parent did not see that we lay down."""
+        flags = self._board.flags
+        flags[self._asleep] = 1
+        while flags[0] == seen:
+            if select.select([self._socket], [], [], 0.05)[0]:
+                self._receive()
+        flags[self._asleep] = 0
+
+    def _receive(self) -> None:
+        data, files, _, _ = socket.recv_fds(self._socket, 1 << 16, 1)
+        if not data:
+            sys.exit(0)
+        kind, *rest = pickle.loads(data)
+        if kind == "store":
+            identity, sizes = rest
+            self._stores[identity] = SharedStore(*sizes, file=files[0], identity=identity)
+        elif kind == "drop":
+            self._stores.pop(rest[0], None)
+
+    def _check_parent(self) -> None:
+        if os.getppid() != self._parent:
+            sys.exit(0)
+
+
+def main() -> None:
+    """The program of a rank other than the first: `python -m minifer.ops.cpu BOARD_FILE SOCKET`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    worker = Worker(int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))
+    worker.load()
+    worker.serve()
+
+
+if __name__ == "__main__":
+    main()
