@@ -1,5 +1,6 @@
 """The command line: it finds commands, imports one app at a time, and turns every failure into one line."""
 
+import argparse
 import errno
 import os
 import subprocess
@@ -87,6 +88,19 @@ def test_a_wrong_argument_is_one_line(app, capsys):
     """argparse's usage dump is left to --help."""
     assert cli.main(["try", "--n", "x"]) == 2
     assert capsys.readouterr().err == ("minifer: argument --n: invalid int value: 'x' (see `minifer try --help`)\n")
+
+
+def test_options_may_stand_between_positional_arguments(app):
+    """`run MODEL --json PROMPT`, which argparse alone reads as `run MODEL` and a stray word."""
+    seen = []
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("prompt", nargs="?")
+    parser.add_argument("--json", action="store_true")
+    app.add_parser = lambda sub: sub.choices.update({"try": parser})
+    app.run = lambda args: seen.append((args.command, args.model, args.prompt, args.json)) or 0
+    assert cli.main(["try", "tiny", "--json", "hello"]) == 0
+    assert seen == [("try", "tiny", "hello", True)]
 
 
 def test_expected_errors_are_one_line_and_2(app, capsys):

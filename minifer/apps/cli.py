@@ -120,14 +120,21 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _parse(command: Command, module: ModuleType, words: list[str]) -> argparse.Namespace:
-    """Build the parser of this one command (argparse would need every app imported) and read the words with it."""
-    parser = Parser(prog="minifer")
-    subparsers = parser.add_subparsers(dest="command", required=True)
-    if command.name.startswith("bench "):
-        bench = subparsers.add_parser("bench")
-        subparsers = bench.add_subparsers(dest="bench", required=True)
+    """Build the parser of this one command (argparse would need every app imported) and read the words with it.
+
+    Options may stand between positional arguments (`run MODEL --json PROMPT`), which plain `parse_args` gets wrong
+    where one of them is optional; commands with commands of their own cannot have that.
+    """
+    *family, name = command.name.split()
+    subparsers = Parser(prog=" ".join(["minifer", *family])).add_subparsers(dest="command")
     module.add_parser(subparsers)
-    return parser.parse_args(words)
+    parser, rest = subparsers.choices[name], words[len(family) + 1 :]
+    try:
+        args = parser.parse_intermixed_args(rest)
+    except TypeError:
+        args = parser.parse_args(rest)
+    args.command = name
+    return args
 
 
 def _find(words: list[str]) -> Command:

@@ -44,7 +44,9 @@ def add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> No
     group.add_argument("--seed", type=int, metavar="S", help="makes a draw repeatable")
     group.add_argument("--max-tokens", type=int, default=max_tokens, metavar="N", help=f"(default {max_tokens})")
     group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be repeated")
-    group.add_argument("--stop-token-ids", type=int, nargs="+", metavar="ID", help="end after one of these tokens")
+    group.add_argument(
+        "--stop-token-ids", type=int, action="append", metavar="ID", help="end after this token; likewise"
+    )
     group.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
     group.add_argument("--logprobs", type=int, metavar="K", help="report the K likeliest tokens (with --json)")
 

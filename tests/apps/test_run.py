@@ -68,7 +68,20 @@ def test_every_sampling_option_arrives(capsys, monkeypatch):
         "presence_penalty": 0.75, "frequency_penalty": -0.5, "seed": 11, "logprobs": 3,
     }  # fmt: skip
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    run(capsys, PROMPT, *words, "--stop", "a", "--stop", "b", "--stop-token-ids", "3", "4", "--ignore-eos")
+    run(
+        capsys,
+        PROMPT,
+        *words,
+        "--stop",
+        "a",
+        "--stop",
+        "b",
+        "--stop-token-ids",
+        "3",
+        "--stop-token-ids",
+        "4",
+        "--ignore-eos",
+    )
     expected = given | {"max_tokens": 12, "stop": ("a", "b"), "stop_token_ids": (3, 4), "ignore_eos": True}
     assert {name: getattr(seen[0], name) for name in expected} == expected
 
