@@ -154,3 +154,19 @@ def test_priority_changes_who_waits_and_not_what_is_said() -> None:
     world.finish_all()
     order = [r.id for r in sorted(requests, key=lambda r: (r.token_times[0], r.rank))]
     assert order == ["r5", "r4", "r3", "r2", "r1", "r0"]
+
+
+def test_seats_of_the_aborted_are_given_back() -> None:  # B-SCH-10
+    rng = random.Random(9)
+    world = World(12, 4, max_num_seqs=3, max_num_batched_tokens=8)
+    for i in range(500):
+        world.add(make_request(f"r{i}", rng.randint(1, 20), rng.randint(1, 8), n=rng.choice([1, 1, 2])))
+        if rng.random() < 0.6:
+            world.step()
+        if rng.random() < 0.7:
+            world.finish(f"r{rng.randint(0, i)}")
+    for name in list(world.scheduler.requests):
+        world.finish(name)
+    world.add(last := make_request("last", 20, 8))
+    world.finish_all(most_steps=20)
+    assert last.finish_reason == "length"
