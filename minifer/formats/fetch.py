@@ -23,6 +23,7 @@ from minifer.formats.atomic import temporary_name
 
 ATTEMPT_LIMIT_S = 1800.0  # one attempt, whatever it does
 SILENCE_LIMIT_S = 90.0  # ... and how long nothing may arrive
+HUB_SILENCE_LIMIT_S = 15.0  # offline, the hub's client would go on trying for 23 s before it says so
 POLL_S = 0.2
 STALE_S = 86400.0  # what an attempt that was killed left behind is swept away after a day
 
@@ -85,7 +86,7 @@ def _last_words(messages: Path) -> str:
     """The line of a client's output that says most: its last error, or else its last line."""
     lines = [line.strip() for line in messages.read_text("utf-8", "replace").splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or [""])[-1][:300]
+    return (errors or lines or [""])[-1][:300].rstrip(".")
 
 
 def _files(work: Path) -> Iterator[int]:
