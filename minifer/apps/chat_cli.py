@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from minifer.sampling import SamplingParams
 
 MAX_TOKENS = 512
-HELP = "/reset forgets the conversation, /stats shows what it cost, /exit (or Ctrl-D) leaves; Ctrl-C stops an answer"
+HELP = "/reset forgets what was said, /stats shows what it cost, /exit leaves; Ctrl-C stops an answer"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -91,11 +91,13 @@ class Conversation:
         """What the conversation cost so far, in one line."""
         if not self.turns:
             return "nothing was said yet"
-        metrics = [turn.metrics for turn in self.turns]
-        prompt, cached = sum(m.prompt_tokens for m in metrics), sum(m.cached_tokens for m in metrics)
-        output = sum(m.output_tokens for m in metrics)
-        share = f"{cached:,} of {prompt:,} prompt tokens came from the cache ({cached / prompt:.0%})"
-        return f"{len(metrics)} turns, {share}, {output:,} tokens were generated"
+        output = sum(len(turn.token_ids) for turn in self.turns)
+        said = f"turns: {len(self.turns)}, {output:,} tokens were generated"
+        whole = [turn.metrics for turn in self.turns if turn.finish_reason is not None]  # a stopped one has no metrics
+        prompt, cached = sum(m.prompt_tokens for m in whole), sum(m.cached_tokens for m in whole)
+        if not prompt:
+            return said
+        return f"{said}, {cached:,} of {prompt:,} prompt tokens came from the cache ({cached / prompt:.0%})"
 
 
 def talk(conversation: Conversation, read: Callable[[], str | None]) -> None:

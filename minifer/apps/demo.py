@@ -157,9 +157,10 @@ def _measure(working_set_bytes: int) -> "Ceilings":
 
 
 def _warm_up(llm: "LLM") -> None:
-    """A prefill and two decode steps: too short for a block, so that nothing of it can be found in the cache."""
+    """The template once, a prefill and two decode steps: too short for a block, so nothing stays in the cache."""
     from minifer.sampling import SamplingParams
 
+    llm.encode_chat([{"role": "user", "content": "."}])
     llm.generate([[0] * WARM_UP_TOKENS], SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True))
 
 

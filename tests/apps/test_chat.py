@@ -84,7 +84,7 @@ def test_commands_are_not_said(capsys):
     assert len(llm.sent) == 2
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "nothing was said yet"
-    assert out[3] == "2 turns, 8 of 20 prompt tokens came from the cache (40%), 6 tokens were generated"
+    assert out[3] == "turns: 2, 6 tokens were generated, 8 of 20 prompt tokens came from the cache (40%)"
     assert out[4] == chat_cli.HELP
 
 
@@ -97,6 +97,7 @@ def test_a_stopped_answer_is_kept_as_far_as_it_came():
     assert llm.closed == 1
     assert conversation.messages[-1] == {"role": "assistant", "content": "one two"}
     assert chat_cli.cost_of(conversation.turns[-1]) == "stopped after 2 tokens"
+    assert conversation.stats() == "turns: 1, 2 tokens were generated"
 
 
 def test_a_refused_turn_leaves_the_conversation_as_it_was(capsys):
