@@ -112,8 +112,8 @@ def hf_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
         "head_dim": c.head_dim,
         "hidden_act": "silu",
         "max_position_embeddings": c.max_position_embeddings,
-        "rms_norm_eps": c.rms_norm_eps,
-        "rope_theta": c.rope_theta,
+        "rms_norm_eps": _shortest(c.rms_norm_eps),
+        "rope_theta": _shortest(c.rope_theta),
         "rope_scaling": _hf_rope_scaling(c),
         "tie_word_embeddings": c.tie_word_embeddings,
         "torch_dtype": TORCH_NAMES[dtype],
@@ -124,6 +124,11 @@ def hf_config(config: ModelConfig, dtype: str) -> dict[str, Any]:
     if c.model_type == "llama":
         out["mlp_bias"] = False
     return out | _hf_window(c)
+
+
+def _shortest(value: float) -> float:
+    """The shortest decimal that is the same float32: a GGUF file keeps 1e-05 as 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
 
 
 def _hf_window(c: ModelConfig) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from minifer.formats.tensors import open_checkpoint
 from minifer.model.load import Model, load_model
 from minifer.model.weights import build_weights
 from minifer.ops.reference import rope_frequencies
+from minifer.tokenizer import Tokenizer
 from tests.models import CONFIGS, Fixture, prompt_of, tensors_of
 
 # Qwen3 has no bias on the output projection in llama.cpp; that combination is refused, see below.
@@ -194,6 +195,30 @@ def test_a_vocabulary_of_the_same_kind_is_copied(tiny_path, tmp_path):
     export.export_gguf(model_of(config, tokenizer_path=tiny_path), tmp_path / "a.gguf", "F32")
     export.export_gguf(model_of(config, tokenizer_path=tmp_path / "a.gguf"), tmp_path / "b.gguf", "F32")
     assert read_gguf(tmp_path / "a.gguf").metadata == read_gguf(tmp_path / "b.gguf").metadata
+
+
+TEXTS = [
+    "Once upon a time, there was a cat.",
+    "I'm 12345  years\n\nold",
+    "caf\u00e9 \U0001f999 <|im_end|>",
+    " \t x",
+    "",
+]
+TURNS = [{"role": "user", "content": "Hi <|im_end|>"}, {"role": "assistant", "content": "Yes."}]
+
+
+def test_a_vocabulary_means_the_same_in_both_formats(tiny_path, tmp_path):
+    """Folder -> GGUF -> folder: three tokenizers, the same ids."""
+    config = replace(EXPORTED["llama2"], vocab_size=1200, bos_token_id=0, eos_token_ids=(2,))
+    export.export_gguf(model_of(config, tokenizer_path=tiny_path), tmp_path / "m.gguf", "F32")
+    export.export_hf(model_of(config, tokenizer_path=tmp_path / "m.gguf"), tmp_path / "m", "F32")
+    first, *others = [Tokenizer.from_pretrained(path) for path in (tiny_path, tmp_path / "m.gguf", tmp_path / "m")]
+    for other in others:
+        for text in TEXTS:
+            assert other.encode(text) == first.encode(text)
+            assert other.encode(text, allow_special=True) == first.encode(text, allow_special=True)
+        assert other.apply_chat_template(TURNS) == first.apply_chat_template(TURNS)
+        assert (other.bos_id, other.special_tokens) == (first.bos_id, first.special_tokens)
 
 
 # ------------------------------------------------------------------------------------------------------------ failures
