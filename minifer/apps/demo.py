@@ -175,7 +175,7 @@ def _conditions() -> dict[str, Any]:
     """Under which circumstances the numbers came about."""
     from minifer.apps import doctor
 
-    v, c, libraries = doctor.versions(), doctor.cpu(), doctor.blas()
+    v, c = doctor.versions(), doctor.cpu()
     return {
         "minifer": v["minifer"],
         "python": v["python"],
@@ -183,7 +183,6 @@ def _conditions() -> dict[str, Any]:
         "system": v["system"],
         "cpu": c["name"],
         "usable_cores": c["usable_cores"],
-        "threads": max((library["num_threads"] for library in libraries), default=None),
         "load_average": c["load_average"],
         "dtype": "float32",
     }

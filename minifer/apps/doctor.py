@@ -87,12 +87,13 @@ def cpu() -> dict[str, Any]:
     """The processor's name, its cores, and how many of them this process may use."""
     import psutil
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    from minifer.roofline.probes import usable_cores
+
     return {
         "name": _cpu_name(),
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(logical=True),
-        "usable_cores": usable,
+        "usable_cores": usable_cores(),
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }
 

@@ -219,7 +219,7 @@ def heading(model: str, config: ModelConfig, ceilings: Ceilings) -> str:
     n = num_parameters(config)
     machine = f"{ceilings.read_bytes_per_s / 1e9:.3g} GB/s, {ceilings.flops_per_s / 1e9:.3g} GFLOP/s"
     size = f"{n / 1e6:.1f} million parameters, {n * FLOAT32_BYTES / 1e6:,.0f} MB in float32"
-    return f"{model}: {size}. Ceilings of this machine: {machine}"
+    return f"{model}: {size}. Ceilings with {ceilings.threads} threads: {machine}"
 
 
 def _total(config: ModelConfig, work: list[Work]) -> Cost:

@@ -107,7 +107,7 @@ def _caption(journey: Journey) -> str:
     parts = (journey.model, "float32", f"{journey.prompt_tokens} + {len(journey.token_times_s)} tokens")
     machine = (
         c.get("cpu"),
-        f"{c.get('threads')} BLAS threads",
+        f"{journey.ceilings.threads} threads",
         f"minifer {c.get('minifer')}",
         f"NumPy {c.get('numpy')}",
     )

@@ -11,11 +11,13 @@ speed that the model never sees.
 What is not here: the third ceiling (overhead), sweeps over sizes, a GPU, plots.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 READ_ROW_BYTES = 1 << 14
 """One row of the matrix that is read: 4,096 floats, long enough that the vector's own traffic is nothing."""
@@ -29,11 +31,13 @@ MAX_SHARE_OF_MEMORY = 4
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What was measured: bytes per second while reading `working_set_bytes`, and FLOP per second, both in float32."""
+    """What was measured: bytes per second while reading `working_set_bytes`, and FLOP per second, both in float32 with
+    `threads` BLAS threads."""
 
     read_bytes_per_s: float
     flops_per_s: float
     working_set_bytes: int
+    threads: int = 1
 
     @property
     def ridge(self) -> float:
@@ -66,18 +70,32 @@ class Ceilings:
 
 
 def measure_ceilings(
-    working_set_bytes: int, *, memory_limit_bytes: int | None = None, seconds_each: float = 0.3
+    working_set_bytes: int,
+    *,
+    memory_limit_bytes: int | None = None,
+    threads: int | None = None,
+    seconds_each: float = 0.3,
 ) -> Ceilings:
-    """Measure both ceilings with all the threads that BLAS has, within about `seconds_each` for either.
+    """Measure both ceilings, within about `seconds_each` for either, with one BLAS thread per usable core by default
+    (whatever number this process computes with otherwise).
 
     The best repetition counts: a ceiling is what the machine can do, not what it does on average. With a
     `memory_limit_bytes` the working set is cut to a quarter of that; `Ceilings.working_set_bytes` says what it was.
     """
     if memory_limit_bytes is not None:
         working_set_bytes = min(working_set_bytes, memory_limit_bytes // MAX_SHARE_OF_MEMORY)
-    num_bytes, reading_s = _probe_reading(working_set_bytes, seconds_each)
-    flops, multiplying_s = _probe_arithmetic(seconds_each)
-    return Ceilings(num_bytes / reading_s, flops / multiplying_s, num_bytes)
+    threads = threads or usable_cores()
+    with threadpool_limits(threads, "blas"):
+        num_bytes, reading_s = _probe_reading(working_set_bytes, seconds_each)
+        flops, multiplying_s = _probe_arithmetic(seconds_each)
+    return Ceilings(num_bytes / reading_s, flops / multiplying_s, num_bytes, threads)
+
+
+def usable_cores() -> int:
+    """How many cores this process may run on: fewer than the machine has, in a container or under `taskset`."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _probe_reading(working_set_bytes: int, limit_s: float) -> tuple[int, float]:

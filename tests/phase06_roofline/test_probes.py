@@ -3,7 +3,9 @@
 import math
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 from minifer.roofline import Ceilings, measure_ceilings
+from minifer.roofline.probes import usable_cores
 
 TEN = Ceilings(read_bytes_per_s=10e9, flops_per_s=100e9, working_set_bytes=1)
 
@@ -30,6 +32,14 @@ def test_probes_measure_something():
     assert math.isfinite(found.ridge)
     assert found.read_bytes_per_s > 0
     assert found.flops_per_s > 0
+
+
+def test_the_probes_have_all_cores():
+    """However few threads the process computes with, and it has those again afterwards."""
+    with threadpool_limits(1, "blas"):
+        assert measure_ceilings(1 << 20, seconds_each=0.01).threads == usable_cores()
+        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} <= {1}
+    assert measure_ceilings(1 << 20, threads=1, seconds_each=0.01).threads == 1
 
 
 def test_a_memory_limit_bounds_the_working_set():
