@@ -14,6 +14,7 @@ import itertools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ class LLM:
         if not ids:
             raise RequestError("the prompt is empty: it has no tokens")
         bad = next(
-            (i for i in ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < self.vocab_size), None
+            (i for i in ids if isinstance(i, bool) or not isinstance(i, Integral) or not 0 <= i < self.vocab_size), None
         )
         if bad is not None:
             raise RequestError(f"token id {bad!r} is not in the vocabulary of {self.vocab_size} tokens")

@@ -16,7 +16,7 @@ from minifer.sampling import log_softmax
 
 pytestmark = pytest.mark.model
 
-ROOMS = ["reference"]
+ROOMS = ("reference", "cpu")
 TOLERANCE = 2e-3
 
 
