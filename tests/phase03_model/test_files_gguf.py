@@ -187,7 +187,7 @@ def test_missing_file_and_missing_tensor(tmp_path):
 WHOLE = gguf(METADATA, TENSORS)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(edits=st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=8))
 def test_any_damage_is_an_error_of_ours_or_harmless(tmp_path_factory, edits):
     data = bytearray(WHOLE)
@@ -211,7 +211,7 @@ SCALARS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(entries=st.dictionaries(st.text(max_size=10).filter(lambda k: k != "general.alignment"), SCALARS, max_size=6))
 def test_any_metadata_is_read_back(tmp_path_factory, entries):
     data = gguf({key: packed for key, (packed, _) in entries.items()}, TENSORS)

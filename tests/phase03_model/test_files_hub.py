@@ -116,8 +116,8 @@ def test_a_client_that_hangs_is_ended(home, client, monkeypatch, limit):
 
 
 def test_a_slow_client_that_still_writes_is_waited_for(client, monkeypatch):
-    monkeypatch.setattr(fetch, "SILENCE_LIMIT_S", 1.5)
-    client(MAKE + "[(f.write(b'the weights' * 500), f.flush(), time.sleep(0.2)) for _ in range(10)]; f.close()")
+    monkeypatch.setattr(fetch, "SILENCE_LIMIT_S", 1.0)
+    client(MAKE + "[(f.write(b'the weights' * 500), f.flush(), time.sleep(0.13)) for _ in range(10)]; f.close()")
     assert hub.locate("toy").path.read_bytes() == CONTENT
 
 

@@ -142,7 +142,7 @@ def test_an_unknown_dtype_is_named(tmp_path):
         read_safetensors(save(tmp_path, safetensors({"a": entry([2], 0, 1, "F4")}, bytes(1))))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(edits=st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 def test_any_damage_is_an_error_of_ours_or_harmless(tmp_path_factory, edits):
     data = bytearray(WHOLE)
