@@ -168,16 +168,14 @@ class Journey:
         return [f"{'':<76}of its ceiling", *table, *self.remarks()]
 
     def remarks(self) -> list[str]:
-        """The regimes in words, and a warning if the machine was busy."""
-        remarks = [phase.regime_in_words() for phase in (self.prefill, self.decode) if phase is not None]
+        """A warning if the machine was busy, then the regimes in words."""
+        warning = ""
         if abs(self.drift) > NOT_QUIET:
-            remarks.append(
-                f"Machine not quiet: a ceiling moved by {self.drift:+.0%} meanwhile, so take no figure home."
-            )
+            warning = f"a ceiling moved by {self.drift:+.0%} meanwhile"
         elif self.busy:
-            load = f"the load average was {self.conditions['load_average']:.1f} before the request"
-            remarks.append(f"Machine not quiet: {load}, so take no figure home.")
-        return remarks
+            warning = f"the load average was {self.conditions['load_average']:.1f} before the request"
+        remarks = [f"Machine not quiet: {warning}, so take no figure home."] if warning else []
+        return remarks + [phase.regime_in_words() for phase in (self.prefill, self.decode) if phase is not None]
 
     @property
     def busy(self) -> bool:

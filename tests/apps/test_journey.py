@@ -112,7 +112,7 @@ def test_a_busy_machine_is_called_so(journey):
     assert not [line for line in journey.lines() if "not quiet" in line]
     busy = replace(journey, ceilings_after=Ceilings(1e9, 3.56e9, 1 << 20))
     assert busy.drift == pytest.approx(-0.11)
-    assert "Machine not quiet: a ceiling moved by -11%" in busy.lines()[-1]
+    assert "Machine not quiet: a ceiling moved by -11%" in busy.remarks()[0]
 
 
 @pytest.mark.parametrize(("load", "warned"), [(1.0, False), (1.1, True), (None, False)])
