@@ -2,8 +2,7 @@
 
     bpe.py          learning merges and using them
     pretokenize.py  text -> pieces, one way per family of models
-    vocab.py        what a vocabulary is, and the meaning of a tokenizer.json
-    sources.py      files: tokenizer.json, GGUF, tiktoken rank files; and saving
+    vocab.py        what a vocabulary means (its files are read by formats/vocab_files.py)
     tokenizer.py    all of it as one object
     stream.py       text from tokens that are still arriving
     chat.py         conversations, by the model's own template

@@ -41,7 +41,7 @@ from minifer.tokenizer.pretokenize import fix_surrogates
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from minifer.tokenizer.vocab import AddedToken, Vocabulary
+    from minifer.formats.vocab_files import AddedToken, VocabFile
 
 PRIVATE_AREA = range(0xE000, 0xF900)  # Unicode gives these 6,400 characters no meaning, now or ever
 
@@ -49,32 +49,27 @@ PRIVATE_AREA = range(0xE000, 0xF900)  # Unicode gives these 6,400 characters no 
 class Markers:
     """One character for each control token of one vocabulary, foreign to one conversation.
 
-    `tokens[marker]` is the control token the marker stands for, with its flags.
+    `tokens` are the control tokens with their markers as content.
     """
 
-    def __init__(self, vocabulary: Vocabulary, untrusted: Any) -> None:
-        if vocabulary.chat_template is None:
+    def __init__(self, file: VocabFile, untrusted: Any) -> None:
+        if file.chat_template is None:
             raise TokenizerError("this vocabulary has no chat template; write the prompt as text, or use a chat model")
-        self.template = vocabulary.chat_template
+        self.template = file.chat_template
         self.strings = list(strings_in(untrusted))
-        self.specials = [token for token in vocabulary.added if token.special]
+        self.specials = {token.content: token for token in file.added if token.special}
         taken = set(self.template).union(*self.strings)
         free = [chr(code) for code in PRIVATE_AREA if chr(code) not in taken]
         if len(free) < len(self.specials):
-            raise TokenizerError(
-                "the messages use up Unicode's private area, and no character is left to mark turns with"
-            )
-        self.tokens: dict[str, AddedToken] = {
-            marker: replace(token, content=marker, normalized=False)
-            for marker, token in zip(free, self.specials, strict=False)
-        }
-        self.marker_of = {token.content: marker for marker, token in zip(free, self.specials, strict=False)}
-        names = {token.id: token.content for token in self.specials}
-        eos_id = vocabulary.eos_ids[0] if vocabulary.eos_ids else None
-        self.named = {
-            "bos_token": self.marker_of.get(names.get(vocabulary.bos_id, ""), ""),
-            "eos_token": self.marker_of.get(names.get(eos_id, ""), ""),
-        }
+            raise TokenizerError("the messages use up Unicode's private area; no character is left to mark turns with")
+        self.marker_of = dict(zip(self.specials, free, strict=False))
+        self.tokens: list[AddedToken] = [
+            replace(token, content=self.marker_of[content], normalized=False)
+            for content, token in self.specials.items()
+        ]
+        by_id = {token.id: token.content for token in self.tokens}
+        self.named = {"bos_token": by_id.get(-1 if file.bos_id is None else file.bos_id, "")}
+        self.named["eos_token"] = by_id.get(file.eos_ids[0], "") if file.eos_ids else ""
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, variables: Mapping[str, Any]
@@ -101,10 +96,10 @@ class Markers:
         return str(pattern.sub(lambda match: self.marker_of[match.group()], source))
 
     def _refuse_assembled(self, text: str) -> None:
-        for token in self.specials:
-            if token.content in text and not any(token.content in string for string in self.strings):
+        for content in self.specials:
+            if content in text and not any(content in string for string in self.strings):
                 raise TokenizerError(
-                    f"the chat template builds the control token {token.content!r} out of parts, "
+                    f"the chat template builds the control token {content!r} out of parts, "
                     "so it cannot be told from what users write; minifer refuses such a template"
                 )
 

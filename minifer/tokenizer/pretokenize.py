@@ -30,7 +30,7 @@ Not here: normalising and added tokens, which come before (`tokenizer`), and mer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -232,7 +232,7 @@ def _step(step: dict[str, Any]) -> list[Split]:
         prefix = [_with_prefix_space] if step.get("add_prefix_space", True) else []
         return prefix + ([splitter(GPT2)] if step.get("use_regex", True) else [])
     if kind == "Metaspace" and len(step.get("replacement", "▁")) == 1:
-        return [partial(_metaspace, step.get("replacement", "▁"), step)]
+        return [partial(_metaspace, step.get("replacement", "▁"), prepend_scheme(step), step.get("split", True))]
     raise UnsupportedError(
         f"this vocabulary cuts text with the pre-tokenizer {kind!r}, which minifer does not have; "
         "it has Split, Digits, ByteLevel, Metaspace and sequences of them"
@@ -240,30 +240,42 @@ def _step(step: dict[str, Any]) -> list[Split]:
 
 
 def _split_step(step: dict[str, Any]) -> Split:
-    pattern, behavior = step.get("pattern"), step.get("behavior")
+    behavior, invert = step.get("behavior"), bool(step.get("invert", False))
     if behavior not in BEHAVIORS:
         raise UnsupportedError(f"unknown Split behavior {behavior!r}; known: {', '.join(BEHAVIORS)}")
-    invert = bool(step.get("invert", False))
-    match pattern:
+    source = step["pattern"].get("Regex")
+    if source in PATTERNS.values() and behavior == "Isolated" and not invert:
+        return splitter(source)
+    return partial(split_text, pattern_of(step["pattern"]), behavior, invert)
+
+
+def pattern_of(spec: dict[str, Any]) -> regex.Pattern[str]:
+    """`{"Regex": ...}` or `{"String": ...}`, which is a literal text, even if it looks like a regular expression.
+
+    Hugging Face compiles the first with Oniguruma, for which `^` and `$` always stand at lines.
+    """
+    match spec:
         case {"Regex": str(source)}:
-            if source in PATTERNS.values() and behavior == "Isolated" and not invert:
-                return splitter(source)
-            # Hugging Face compiles these with Oniguruma, for which `^` and `$` always stand at lines.
-            return partial(split_text, compile_pattern(source, regex.MULTILINE), behavior, invert)
-        case {"String": str(source)}:  # subtle: a literal text, even if it looks like a regular expression
-            return partial(split_text, regex.compile(regex.escape(source)), behavior, invert)
-    raise UnsupportedError(f"unknown Split pattern {pattern!r}; known are {{'Regex': ...}} and {{'String': ...}}")
+            return compile_pattern(source, regex.MULTILINE)
+        case {"String": str(source)}:
+            return compile_pattern(regex.escape(source))
+    raise UnsupportedError(f"unknown pattern {spec!r}; known are {{'Regex': ...}} and {{'String': ...}}")
 
 
 def _with_prefix_space(text: str) -> list[str]:
     return [text if text.startswith(" ") else " " + text]
 
 
-def _metaspace(mark: str, step: dict[str, Any], text: str) -> list[str]:
-    """Blanks as `mark`. The scheme "first" depends on where in the whole text this is, so `tokenizer` takes care of it."""
+def prepend_scheme(step: Mapping[str, Any]) -> str:
+    """When a Metaspace step puts a blank before the text: "always", "first" or "never"; older files have a flag."""
+    if step.get("type") != "Metaspace":
+        return "never"
+    return str(step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never"))
+
+
+def _metaspace(mark: str, scheme: str, split: bool, text: str) -> list[str]:
+    """Blanks as `mark`. The scheme "first" needs the whole text, so `tokenizer` takes care of it."""
     text = text.replace(" ", mark)
-    if step.get("prepend_scheme", "always") == "always" and not text.startswith(mark):
+    if scheme == "always" and not text.startswith(mark):
         text = mark + text
-    if not step.get("split", True):
-        return [text]
-    return split_text(regex.compile(regex.escape(mark)), "MergedWithNext", False, text)
+    return split_text(regex.compile(regex.escape(mark)), "MergedWithNext", False, text) if split else [text]

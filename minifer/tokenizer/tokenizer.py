@@ -18,12 +18,13 @@ unless the tokenizer was made with `missing="drop"`.
 that encodes what it does not know, so that the loop over known pieces runs in C (`map`, `chain`), and the cost of pure
 Python is paid once per *different* word. It is bounded, and holds no long pieces.
 
-Not here: reading files (`sources`), chat templates (`chat`), text while tokens still arrive (`stream`).
+Not here: files (`formats.vocab_files`), chat templates (`chat`), text while tokens still arrive (`stream`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,12 @@ from typing import Any
 import regex
 
 from minifer.errors import TokenizerError
+from minifer.formats.vocab_files import AddedToken, VocabFile, from_json, read_vocab, write_json, write_ranks
+from minifer.hub import locate
 from minifer.tokenizer import bpe
 from minifer.tokenizer.chat import Markers
-from minifer.tokenizer.pretokenize import GPT2, fix_surrogates
-from minifer.tokenizer.vocab import AddedToken, Vocabulary, from_json
+from minifer.tokenizer.pretokenize import GPT2, PATTERNS, fix_surrogates
+from minifer.tokenizer.vocab import json_of_merges, json_of_ranks, ranks_of, understand, with_cut
 
 CACHE_PIECES = 1 << 16  # about 15 MB when full; 2 MB of English prose have some 40,000 different pieces
 CACHE_LONGEST = 64  # characters
@@ -61,10 +64,10 @@ class PieceCache(dict[str, list[int]]):
 class Finder:
     """Finds added tokens in text: leftmost, and of several at one place the longest."""
 
-    def __init__(self, tokens: Mapping[str, AddedToken]) -> None:
-        self.tokens = tokens
-        longest_first = sorted(tokens, key=len, reverse=True)
-        self.pattern = regex.compile("|".join(map(regex.escape, longest_first))) if tokens else None
+    def __init__(self, tokens: Iterable[AddedToken]) -> None:
+        self.tokens = {token.content: token for token in tokens}
+        longest_first = sorted(self.tokens, key=len, reverse=True)
+        self.pattern = regex.compile("|".join(map(regex.escape, longest_first))) if longest_first else None
 
     def parts(self, text: str) -> Iterator[str | int]:
         """The text between the tokens as strings (none of them empty), and the tokens as ids, in order."""
@@ -84,20 +87,20 @@ class Finder:
 
 
 class Tokenizer:
-    """Text <-> token ids for one vocabulary. Use `Tokenizer.from_pretrained`, or `Tokenizer.train`."""
+    """Text <-> token ids for one vocabulary. Made by `from_pretrained`, or by `from_merges` from what was trained."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
-        self.special_tokens = {token.content: token.id for token in vocabulary.added if token.special}
+    def __init__(self, file: VocabFile, *, missing: str = "error") -> None:
+        self.vocabulary = understand(file, missing)
+        self.special_tokens = {token.content: token.id for token in file.added if token.special}
         self._special_ids = frozenset(self.special_tokens.values())
-        self._cache = PieceCache(vocabulary.encode_piece)
-        raw = {token.content: token for token in vocabulary.added if not token.normalized}
-        plain = {content: token for content, token in raw.items() if not token.special}
-        self._raw, self._plain = Finder(raw), Finder(plain)
-        normalize = vocabulary.normalize or str
-        late = {normalize(token.content): token for token in vocabulary.added if token.normalized}
-        self._late = Finder(late)
-        self._late_plain = Finder({content: token for content, token in late.items() if not token.special})
+        self._cache = PieceCache(self.vocabulary.encode_piece)
+        early = [token for token in file.added if not token.normalized]
+        late = [
+            replace(token, content=self.vocabulary.normalize(token.content)) for token in file.added if token.normalized
+        ]
+        self._early, self._late = Finder(early), Finder(late)
+        self._early_plain = Finder([token for token in early if not token.special])
+        self._late_plain = Finder([token for token in late if not token.special])
 
     @classmethod
     def from_pretrained(
@@ -108,31 +111,40 @@ class Tokenizer:
         `pattern` (a name in `pretokenize.PATTERNS` or a regex) is for rank files alone, which do not say how to cut
         text. `missing="drop"` leaves out what the vocabulary has no tokens for, instead of raising `TokenizerError`.
         """
-        from minifer.tokenizer.sources import load
-
-        return cls(load(name_or_path, pattern=pattern, missing=missing))
+        path = Path(name_or_path)
+        if not path.exists():
+            files = locate(str(name_or_path))
+            if files.kind == "random":
+                raise TokenizerError(f"{files.name} has random weights and no vocabulary; name a real model")
+            path = files.path
+        return cls(read_vocab(path, pattern), missing=missing)
 
     @classmethod
     def from_merges(
         cls, merges: Mapping[bpe.Pair, int], *, pattern: str = GPT2, special_tokens: Sequence[str] = ()
     ) -> Tokenizer:
-        """The tokenizer of a trained merge table: bytes, merges, then the special tokens, the last of which is EOS.
+        """The tokenizer of a trained merge table. Ids: bytes, merges, special tokens; the first special token is EOS.
 
-        >>> Tokenizer.from_merges(bpe.train("low lower lowest", 260), special_tokens=["<|end|>"]).encode("lower")
-        [259]
+        >>> merges = bpe.train("low lower lowest", 258)
+        >>> Tokenizer.from_merges(merges, special_tokens=["<|end|>"]).pieces("lower")
+        [(257, b'low'), (101, b'e'), (114, b'r')]
         """
-        from minifer.tokenizer.sources import json_of_merges
-
-        return cls(from_json(json_of_merges(merges, pattern, special_tokens)))
+        file = from_json(json_of_merges(merges, PATTERNS.get(pattern, pattern)))
+        added = tuple(AddedToken(len(file.vocab) + i, content) for i, content in enumerate(special_tokens))
+        spec = dict(file.spec or {}) | {"added_tokens": [asdict(token) | {"single_word": False} for token in added]}
+        return cls(replace(from_json(spec), eos_ids=tuple(token.id for token in added[:1])))
 
     def save(self, path: str | Path) -> None:
         """Write the file that Hugging Face reads (`x.json`), or the one that tiktoken reads (`x.tiktoken`).
 
-        Any other name is a folder, which gets a tokenizer.json and a tokenizer_config.json.
+        Any other name is a folder, which gets a tokenizer.json and a tokenizer_config.json. Raises `TokenizerError` if
+        ranks cannot say what this vocabulary says.
         """
-        from minifer.tokenizer.sources import save
-
-        save(self.vocabulary, Path(path))
+        path, file = Path(path), self.vocabulary.file
+        if path.suffix == ".tiktoken":
+            write_ranks(path, ranks_of(file))
+        else:
+            write_json(path, replace(file, spec=json_of_ranks(file) if file.spec is None else with_cut(file)))
 
     # ------------------------------------------------------------------------------------------------ facts
 
@@ -144,12 +156,12 @@ class Tokenizer:
     @property
     def bos_id(self) -> int | None:
         """The token that starts a text, if the vocabulary names one."""
-        return self.vocabulary.bos_id
+        return self.vocabulary.file.bos_id
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """The tokens that end a text or a turn."""
-        return self.vocabulary.eos_ids
+        return self.vocabulary.file.eos_ids
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token. Raises `TokenizerError` for an id without a token."""
@@ -167,9 +179,9 @@ class Tokenizer:
         `allow_special`: control tokens written in the text become control tokens; for text of your own only.
         `add_special`: also put the vocabulary's own BOS (and EOS) around it, if it has that habit.
         """
-        raw, late = (self._raw, self._late) if allow_special else (self._plain, self._late_plain)
-        ids = self._encode(text, raw, late)
-        return [*self.vocabulary.prefix, *ids, *self.vocabulary.suffix] if add_special else ids
+        finders = (self._early, self._late) if allow_special else (self._early_plain, self._late_plain)
+        ids, file = self._encode(text, *finders), self.vocabulary.file
+        return [*file.prefix, *ids, *file.suffix] if add_special else ids
 
     def pieces(self, text: str, *, add_special: bool = False, allow_special: bool = False) -> list[tuple[int, bytes]]:
         """The same as pairs of id and bytes, for looking at.
@@ -188,25 +200,17 @@ class Tokenizer:
         Control tokens come from the template only; every string in `messages` (and in `variables`, such as `tools`)
         stays plain text. Raises `TokenizerError` if the model has no template, or if the template fails or refuses.
         """
-        markers = Markers(self.vocabulary, [messages, variables])
+        markers = Markers(self.vocabulary.file, [messages, variables])
         text = markers.render(messages, add_generation_prompt, variables)
-        plain = {token.content: token for token in self.vocabulary.added if not token.special and not token.normalized}
-        return self._encode(text, Finder(plain | markers.tokens), self._late_plain)
+        return self._encode(text, Finder([*self._early_plain.tokens.values(), *markers.tokens]), self._late_plain)
 
-    def _encode(self, text: str, raw: Finder, late: Finder) -> list[int]:
+    def _encode(self, text: str, early: Finder, late: Finder) -> list[int]:
         if not isinstance(text, str):
             raise TokenizerError(f"encode needs a str, not {type(text).__name__}; decode bytes to text first")
         ids: list[int] = []
-        normalize = self.vocabulary.normalize or str
-        for early in raw.parts(fix_surrogates(text)):
-            if isinstance(early, int):
-                ids.append(early)
-                continue
-            for part in late.parts(normalize(early)):
-                if isinstance(part, int):
-                    ids.append(part)
-                else:
-                    ids += self._encode_plain(part, first=not ids)
+        for raw in early.parts(fix_surrogates(text)):
+            for part in (raw,) if isinstance(raw, int) else late.parts(self.vocabulary.normalize(raw)):
+                ids += (part,) if isinstance(part, int) else self._encode_plain(part, first=not ids)
         return ids
 
     def _encode_plain(self, text: str, first: bool) -> list[int]:
