@@ -117,7 +117,7 @@ class World:
         check_books(self.scheduler)
         return self.plans[-1]
 
-    def finish_all(self, most_steps: int = 100_000) -> list[StepPlan]:
+    def finish_all(self, most_steps: int = 12_000) -> list[StepPlan]:
         """Step until everyone is done, and compare every answer that was not cut short."""
         for _ in range(most_steps):
             if not self.engine.has_work:

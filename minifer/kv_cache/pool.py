@@ -88,15 +88,15 @@ class BlockPool:
 
         Raises CapacityError, and changes nothing, if there are not that many.
         """
-        if not self.fits(count, hit):
-            raise CapacityError(f"asked for {count} blocks, but only {self.num_free} of {self.num_blocks} are free")
+        if count > (room := self.room_beside(hit)):
+            raise CapacityError(f"asked for {count} blocks, but only {room} of {self.num_blocks} are free")
         for block in hit:
             self._hold(block)
         return hit + self._take(count, after=hit[-1] if hit else -1)
 
-    def fits(self, count: int, hit: Table = ()) -> bool:
-        """Whether `allocate(count, hit)` would succeed: idle blocks among `hit` are free, but not to be handed out."""
-        return count <= self.num_free - sum(not self.refs[block] for block in hit)
+    def room_beside(self, hit: Table = ()) -> int:
+        """How many blocks `allocate(..., hit)` could add: idle ones among `hit` are free, but not to be handed out."""
+        return self.num_free - sum(not self.refs[block] for block in hit)
 
     def grow(self, table: Table) -> Table:
         """The table with one more block at its end, the next one in memory if that is blank."""

@@ -72,7 +72,7 @@ class ContinuousScheduler(Scheduler):
     >>> scheduler.add(Request("r1", (5, 6, 7), params))
     >>> plan = scheduler.step(now=0.0)
     >>> print(plan)
-    step 1: prefill r1[0:3]; 3 tokens; admitted r1; 1 running, 0 waiting, 3 blocks free
+    step 1: prefill r1[0:3]; tokens: 3; admitted r1; running: 1, waiting: 0, free blocks: 3
     >>> events = scheduler.commit(plan, StepResult((SeqResult("r1", token_id=8),)), now=0.1)
     >>> events[0].token_id, scheduler.running[0].token_ids
     (8, [5, 6, 7, 8])
@@ -152,10 +152,10 @@ class ContinuousScheduler(Scheduler):
         need = self._blocks(request)[1] - len(hit)
         if len(self.running) >= self.config.max_num_seqs:
             return f"all {self.config.max_num_seqs} seats are taken"
-        if not self.pool.fits(need, hit):
-            return f"needs {need} blocks, {self.pool.num_free} free"
+        if need > (room := self.pool.room_beside(hit)):
+            return f"blocks needed: {need}, free: {room}"
         if budget < (rest if whole else 1):
-            return f"{rest} tokens to compute, {budget} left in this step"
+            return f"tokens to compute: {rest}, left in this step: {budget}"
         return ""
 
     def _blocks(self, request: Request) -> tuple[int, int]:

@@ -42,7 +42,7 @@ class StepPlan(NamedTuple):
 
     >>> seq = ScheduledSeq("r1", (11, 12), 0, (32, 33), (2,), True, "prefill")
     >>> print(StepPlan(step=4, time=0.5, seqs=(seq,), admitted=(("r1", 0),), running=1, free_blocks=7))
-    step 4: prefill r1[0:2]; 2 tokens; admitted r1; 1 running, 0 waiting, 7 blocks free
+    step 4: prefill r1[0:2]; tokens: 2; admitted r1; running: 1, waiting: 0, free blocks: 7
     """
 
     step: int
@@ -66,13 +66,13 @@ class StepPlan(NamedTuple):
         decodes = [seq.request_id for seq in self.seqs if seq.phase == "decode"]
         chunks = [f"{seq.request_id}[{seq.start}:{seq.context}]" for seq in self.seqs if seq.phase == "prefill"]
         work = [f"decode {' '.join(decodes)}"] * bool(decodes) + [f"prefill {' '.join(chunks)}"] * bool(chunks)
-        parts = [" and ".join(work) or "nothing to run", f"{self.num_tokens} tokens"]
+        parts = [" and ".join(work) or "nothing to run", f"tokens: {self.num_tokens}"]
         admitted = [f"{name} ({cached} tokens cached)" if cached else name for name, cached in self.admitted]
         parts += [f"admitted {', '.join(admitted)}"] * bool(admitted)
         parts += [f"preempted {name} ({why})" for name, why in self.preempted]
         parts += [f"{name} has to wait ({why})" for name, why in self.refused]
         parts += [f"copied {', '.join(f'block {a} to {b}' for a, b in self.copies)}"] * bool(self.copies)
-        parts.append(f"{self.running} running, {self.waiting} waiting, {self.free_blocks} blocks free")
+        parts.append(f"running: {self.running}, waiting: {self.waiting}, free blocks: {self.free_blocks}")
         return f"step {self.step}: " + "; ".join(parts)
 
 

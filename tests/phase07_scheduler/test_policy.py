@@ -20,10 +20,10 @@ def test_a_plan_reads_like_a_sentence() -> None:
     world = World(num_blocks=8, block_size=4, max_num_seqs=2)
     world.add(make_request("r1", 5), make_request("r2", 2), make_request("r3", 2))
     assert str(world.step()) == (
-        "step 1: prefill r1[0:5] r2[0:2]; 7 tokens; admitted r1, r2; r3 has to wait (all 2 seats are taken); "
-        "2 running, 1 waiting, 5 blocks free"
+        "step 1: prefill r1[0:5] r2[0:2]; tokens: 7; admitted r1, r2; r3 has to wait (all 2 seats are taken); "
+        "running: 2, waiting: 1, free blocks: 5"
     )
-    assert str(world.step()).startswith("step 2: decode r1 r2; 2 tokens; r3 has to wait")
+    assert str(world.step()).startswith("step 2: decode r1 r2; tokens: 2; r3 has to wait")
 
 
 def test_decodes_come_first_in_the_budget() -> None:
@@ -95,7 +95,7 @@ def test_who_does_not_fit_is_not_overtaken() -> None:
     world = World(num_blocks=8, block_size=4, max_num_seqs=4)
     world.add(make_request("first", 12, 8), make_request("big", 20, 8), make_request("tiny", 1, 1))
     plan = world.step()
-    assert plan.refused == (("big", "needs 6 blocks, 5 free"),)
+    assert plan.refused == (("big", "blocks needed: 6, free: 5"),)
     assert [name for name, _ in plan.admitted] == ["first"]
     world.finish_all()
     finished = {r.id: r.finished for r in world.asked}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from minifer.errors import CapacityError
 from minifer.kv_cache import prefix
 from minifer.kv_cache.pool import BlockPool
 from minifer.kv_cache.prefix import ROOT, BlockKey, PrefixCache, digest_of, extend_chain
@@ -143,8 +144,9 @@ def test_a_found_block_is_not_counted_as_room() -> None:
     store(pool, [1, 2, 3, 4, 5])
     hit = pool.find([], [1, 2, 3, 4, 5])
     assert (len(hit), pool.num_free) == (2, 3)
-    assert pool.fits(1, hit)
-    assert not pool.fits(2, hit)
+    assert pool.room_beside(hit) == 1
+    with pytest.raises(CapacityError):
+        pool.allocate(2, hit)
     table = pool.allocate(1, hit)
     pool.check([table])
 
