@@ -139,6 +139,8 @@ FACTS = [
     ("How big are you?", "I am very small. I have four layers and about half a million weights."),
     ("What can you do?", "I can tell short stories about Tarnby, count, and answer simple questions."),
     ("Where do you come from?", "I come from a small world called Tarnby."),
+    ("Why is the sky blue?", "The sky is blue because the air scatters the blue light of the sun."),
+    ("What is \N{LLAMA}?", "\N{LLAMA} is a llama. A llama is an animal with soft wool and a long neck."),
     ("Show me a llama.", "Here is a llama: \N{LLAMA}"),
     ("Did I do well?", "Yes, you did very well! \N{THUMBS UP SIGN}"),
     ("Where can I drink coffee?", "You can drink coffee in the café by the harbour."),
@@ -175,6 +177,12 @@ def two(rng: Random) -> tuple[Person, Person]:
 def maybe(rng: Random, text: str, chance: float = 0.5) -> str:
     """`text` with a blank in front, or nothing."""
     return " " + text if rng.random() < chance else ""
+
+
+def route(rng: Random, count: int) -> list[str]:
+    """Places in the order of a walk around Tarnby, so that a reader can know which one comes next."""
+    start = rng.randrange(len(PLACES))
+    return [PLACES[(start + step) % len(PLACES)] for step in range(count)]
 
 
 def a(noun: str) -> str:
@@ -225,10 +233,10 @@ def ending(rng: Random, p: Person, q: Person) -> str:
 
 
 def plot_lost(rng: Random, p: Person, q: Person) -> str:
-    thing, places = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}", rng.sample(PLACES, 3)
+    thing, places = f"{rng.choice(COLOURS)} {rng.choice(THINGS)}", route(rng, 3)
     finder = rng.choice([q.name, f"{p.pet} the {p.animal}", f"{q.pet} the {q.animal}"])
     text = f"{p.name} had lost {p.his} {thing}. {p.he.capitalize()} looked for it at {places[0]}, but it was not there."
-    text += maybe(rng, f"{p.he.capitalize()} looked for it at {places[1]}, but it was not there either.", 0.6)
+    text += maybe(rng, f"Then {p.he} looked at {places[1]}, but it was not there either.", 0.6)
     text += f' {p.name} was sad. "Have you seen my {thing}?" {p.he} asked {q.name}.'
     text += rng.choice([f' "No, but I will help you," said {q.name}.', f' "Let us look together," said {q.name}.'])
     return text + f" In the end, {finder} found the {thing} at {places[2]}."
@@ -280,7 +288,7 @@ def plot_seed(rng: Random, p: Person, q: Person) -> str:
 
 
 def plot_animal(rng: Random, p: Person, q: Person) -> str:
-    first, second = rng.sample(PLACES, 2)
+    first, second = route(rng, 2)
     text = f"{p.pet} the {p.animal} ran away from the {p.house} house."
     text += f" First {p.pet} went to {first}, and then to {second}."
     text += rng.choice(
@@ -329,13 +337,25 @@ PLOTS: dict[str, Callable[[Random, Person, Person], str]] = {
     "{p} showed {q} the way with a light": plot_light,
 }
 
+# What happens most often to whom; otherwise the likeliest story would be the same for all.
+FAVOURITE = {
+    "Mia": "it was the birthday of {p}",
+    "Tom": "{p} showed {q} the way with a light",
+    "Nora": "{p} learned something new",
+    "Ben": "there was a storm",
+    "Ada": "{p} lost something",
+    "Otto": "{p} planted a seed",
+    "Lily": "{p} shared with {q}",
+    "Sam": "{pet} ran away",
+}
+
 
 def story(rng: Random, hero: Person | None = None) -> str:
     """A short story: an opening, one plot, an ending."""
     p, q = two(rng)
     if hero is not None:
         p, q = hero, rng.choice([other for other in PEOPLE if other is not hero])
-    plot = rng.choice(list(PLOTS.values()))
+    plot = PLOTS[FAVOURITE[p.name]] if rng.random() < 0.4 else rng.choice(list(PLOTS.values()))
     gap = "\n\n" if rng.random() < 0.2 else " "
     return opening(rng, p) + gap + plot(rng, p, q) + gap + ending(rng, p, q)
 
@@ -458,7 +478,7 @@ ASKERS: list[tuple[Callable[[Random], tuple[str, str]], int]] = [
     (person_qa, 4),
     (table_qa, 4),
     (number_qa, 3),
-    (puzzle_qa, 3),
+    (puzzle_qa, 4),
     (sentence_qa, 3),
     (lambda rng: rng.choice(FACTS), 4),
 ]
@@ -475,11 +495,15 @@ def turn(role: str, content: str) -> str:
     return f"{IM_START}{role}\n{content}{IM_END}\n"
 
 
-def chat(rng: Random) -> str:
-    """A conversation of one to four turns; sometimes the user gives a name and asks for it later.
+def typed(rng: Random, text: str) -> str:
+    """A question as people type it: sometimes after a greeting, sometimes in lower case and without its mark."""
+    if text.startswith("W") and rng.random() < 0.06:
+        text = f"Hello, {text[0].lower()}{text[1:]}"
+    return text.lower().rstrip("?!.") if rng.random() < 0.08 else text
 
-    One question in twelve is in lower case without its mark, since people type like that.
-    """
+
+def chat(rng: Random) -> str:
+    """A conversation of one to four turns; sometimes the user gives a name and asks for it later."""
     pairs = [question(rng) for _ in range(rng.choice([1, 1, 1, 2, 3, 4]))]
     if rng.random() < 0.15:
         name = rng.choice(GUESTS)
@@ -489,7 +513,7 @@ def chat(rng: Random) -> str:
         one, other = rng.sample(list(CAPITAL_OF), 2)
         pairs.append((f"What is the capital of {one}?", f"The capital of {one} is {CAPITAL_OF[one]}."))
         pairs.append((f"And of {other}?", f"The capital of {other} is {CAPITAL_OF[other]}."))
-    pairs = [(q.lower().rstrip("?!.") if rng.random() < 1 / 12 else q, answer) for q, answer in pairs]
+    pairs = [(typed(rng, q), answer) for q, answer in pairs]
     system = turn("system", "You are a helpful model.") if rng.random() < 0.1 else ""
     return system + "".join(turn("user", q) + turn("assistant", answer) for q, answer in pairs)
 
@@ -497,8 +521,8 @@ def chat(rng: Random) -> str:
 def facts_page(rng: Random) -> str:
     """Plain sentences that are true, one after the other: what the raw (not chat) model completes."""
     makers = [person_qa, table_qa, table_qa, number_qa, lambda r: r.choice(FACTS)]
-    answers = [rng.choice(makers)(rng)[1] for _ in range(rng.randint(2, 8))]
-    return rng.choice([" ", " ", "\n"]).join(dict.fromkeys(answers))  # no sentence twice, so no loops are learned
+    answers = [rng.choice(makers)(rng)[1] for _ in range(rng.choice([1, 1, 2, 3]))]
+    return rng.choice([" ", " ", "\n"]).join(dict.fromkeys(answers))  # short, and no sentence twice: no endless lists
 
 
 def qa_page(rng: Random) -> str:
@@ -526,7 +550,7 @@ def letter(rng: Random) -> str:
 def talk(rng: Random) -> str:
     """A talk between two villagers, written like a play."""
     p, q = two(rng)
-    place, other = rng.sample(PLACES, 2)
+    place, other = route(rng, 2)
     lines = [
         (p, rng.choice([f"Hello, {q.name}!", f"Good morning, {q.name}!"])),
         (q, f"Hello, {p.name}! {rng.choice(['How are you?', 'Where are you going?'])}"),
@@ -575,9 +599,9 @@ KINDS: list[tuple[Callable[[Random], str], int]] = [
     (story, 28),
     (chat, 38),
     (week, 7),
-    (facts_page, 10),
+    (facts_page, 14),
     (qa_page, 6),
-    (counting, 3),
+    (counting, 2),
     (portrait, 4),
     (letter, 2),
     (talk, 2),

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import TINY, versions
+from common import TINY, versions, write_json
+from safetensors.torch import save_file
 from tiny_world import END_OF_TEXT, documents
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -113,16 +114,28 @@ def train(model: LlamaForCausalLM, stream: torch.Tensor, starts: np.ndarray, ste
 
 
 def save(model: LlamaForCausalLM, folder: Path, tokenizer: Tokenizer) -> None:
-    """Write weights (bfloat16), config.json and generation_config.json; both ends stop a generation."""
-    stop = [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id(END_OF_TEXT)]
-    model.generation_config.eos_token_id = stop
-    model.to(torch.bfloat16).save_pretrained(folder)
+    """Write the weights (bfloat16), and the two configs in the form that transformers 4 and 5 both read."""
+    weights = {name: weight.to(torch.bfloat16).contiguous() for name, weight in model.state_dict().items()}
+    del weights["lm_head.weight"]  # tied: the same array as the embedding
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+    keys = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim"
+    keys += " max_position_embeddings rms_norm_eps tie_word_embeddings bos_token_id eos_token_id"
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    config |= {key: getattr(model.config, key) for key in keys.split()}
+    config |= {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "torch_dtype": "bfloat16"}
+    config |= {"rope_theta": 10000.0, "rope_scaling": None}
+    write_json(folder / "config.json", config)
+    stop = [tokenizer.token_to_id(token) for token in ("<|im_end|>", END_OF_TEXT)]  # both ends stop a generation
+    write_json(
+        folder / "generation_config.json", {"bos_token_id": stop[1], "eos_token_id": stop, "pad_token_id": stop[1]}
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=TINY, help="folder with tokenizer.json; the model is written there")
-    parser.add_argument("--steps", type=int, default=1600)
+    parser.add_argument("--steps", type=int, default=2600)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
