@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from minifer.errors import MiniferError as MiniferError
     from minifer.llm import LLM as LLM
     from minifer.llm import RequestOutput as RequestOutput
-    from minifer.sampling import SamplingParams as SamplingParams
+    from minifer.sampling_params import SamplingParams as SamplingParams
     from minifer.tokenizer import Tokenizer as Tokenizer
 
 __version__ = "0.1.0"
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 _HOME = {
     "LLM": "llm",
     "RequestOutput": "llm",
-    "SamplingParams": "sampling",
+    "SamplingParams": "sampling_params",
     "Tokenizer": "tokenizer",
     "MiniferError": "errors",
 }

@@ -35,7 +35,7 @@ class FormatError(MiniferError, ValueError):
 
 
 class UnsupportedError(MiniferError):
-    """A file is whole, but asks for something minifer does not have (named: architecture, RoPE scaling, tensor type)."""
+    """A file is whole, but asks for what minifer does not have (named: architecture, RoPE scaling, tensor type)."""
 
 
 class TokenizerError(MiniferError, ValueError):

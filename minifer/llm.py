@@ -30,10 +30,11 @@ from minifer.meter import Meter
 from minifer.metrics import RequestMetrics, from_request
 from minifer.model.config import ModelConfig
 from minifer.model.load import load_model
-from minifer.sampling import SamplingParams, StopStrings
+from minifer.sampling_params import SamplingParams
 from minifer.scheduler.continuous import ContinuousScheduler
 from minifer.scheduler.plan import TokenEvent
 from minifer.scheduler.request import Request
+from minifer.stop_strings import StopStrings
 from minifer.tokenizer import Tokenizer
 from minifer.tokenizer.stream import StreamDecoder
 

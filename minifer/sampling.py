@@ -18,87 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minifer.errors import NumericsError, RequestError
-
-GREEDY_BELOW = 1e-6
-"""Temperatures below this are greedy: no other token keeps any probability there."""
+from minifer.errors import NumericsError
+from minifer.sampling_params import SamplingParams as SamplingParams
 
 _MASK = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How to choose the tokens of one request, and when to stop; names and meanings are vLLM's.
-
-    `temperature` 0 is greedy. `top_k` 0 or -1, `top_p` 1 and `min_p` 0 are off; `top_p` 0 keeps one token. The
-    repetition penalty (above 1 discourages) counts prompt and answer; presence and frequency penalties the answer only.
-    `seed` None takes a fresh one. `max_tokens` None means as many as the context has room for. `logprobs` k reports the
-    k most likely tokens beside the chosen one, which is always reported; None reports nothing.
-    Raises RequestError for a value outside its range.
-    """
-
-    n: int = 1
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = 16
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check every range; a single stop string or a list becomes a tuple."""
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        for name, low, high in _WHOLE:
-            _check_range(name, getattr(self, name), low, high, whole=True)
-        for name, low, high in _REAL:
-            _check_range(name, getattr(self, name), low, high, whole=False)
-        if any(not isinstance(text, str) or text == "" for text in stop):
-            raise RequestError(f"stop must be non-empty strings, not {self.stop!r}")
-        if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in self.stop_token_ids):
-            raise RequestError(f"stop_token_ids must be token ids, not {self.stop_token_ids!r}")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
-        return self.temperature < GREEDY_BELOW or self.top_k == 1
-
-
-_WHOLE = (
-    ("n", 1, 128),
-    ("top_k", -1, None),
-    ("seed", None, None),
-    ("max_tokens", 0, None),
-    ("logprobs", 0, None),
-)
-_OPTIONAL = ("seed", "max_tokens", "logprobs")
-_REAL = (
-    ("temperature", 0.0, 100.0),
-    ("top_p", 0.0, 1.0),
-    ("min_p", 0.0, 1.0),
-    ("repetition_penalty", 1e-3, 1e3),
-    ("presence_penalty", -2.0, 2.0),
-    ("frequency_penalty", -2.0, 2.0),
-)
-
-
-def _check_range(name: str, value: object, low: float | None, high: float | None, *, whole: bool) -> None:
-    if value is None and name in _OPTIONAL:
-        return
-    right_kind = isinstance(value, int | np.integer) if whole else isinstance(value, int | float | np.number)
-    if isinstance(value, bool) or not right_kind or not math.isfinite(value):  # type: ignore[arg-type]
-        raise RequestError(f"{name} must be a {'whole ' if whole else ''}number, not {value!r}")
-    if (low is not None and value < low) or (high is not None and value > high):  # type: ignore[operator]
-        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise RequestError(f"{name} must be {bounds}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,45 +178,3 @@ def _report(logits: np.ndarray, token: int, count: int | None) -> Sampled:
         order = kept[np.argsort(-logits[kept], kind="stable")]
         best = tuple((int(i), float(logits[i]) - log_total) for i in order)
     return Sampled(token, float(logits[token]) - log_total, best)
-
-
-class StopStrings:
-    """Watches streamed text for stop strings, which may begin in one token and end in another.
-
-    `push` returns the text that is safe to show; what could still become a stop string is held back. Once one is
-    found, `stopped` is that string and the text ends before it.
-
-    >>> watch = StopStrings(["END"])
-    >>> watch.push("one E"), watch.push("N"), watch.push("D two"), watch.stopped
-    ('one ', '', '', 'END')
-    """
-
-    def __init__(self, stop: Sequence[str]) -> None:
-        """Watch for any of `stop`; the first to be complete wins, the earlier start among those that are."""
-        self._stop = tuple(stop)
-        self._held = ""
-        self.stopped: str | None = None
-
-    def push(self, text: str) -> str:
-        """The text to show after `text` was added; empty once stopped."""
-        if self.stopped is not None:
-            return ""
-        self._held += text
-        found = [(self._held.index(s), s) for s in self._stop if s in self._held]
-        if found:
-            at, self.stopped = min(found)
-            shown, self._held = self._held[:at], ""
-            return shown
-        keep = max((self._overlap(s) for s in self._stop), default=0)
-        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return shown
-
-    def finish(self) -> str:
-        """What was held back, now that nothing more comes."""
-        rest, self._held = self._held, ""
-        return rest
-
-    def _overlap(self, stop: str) -> int:
-        """The length of the longest end of the held text that is a beginning of `stop`."""
-        longest = min(len(stop) - 1, len(self._held))
-        return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)

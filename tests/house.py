@@ -23,7 +23,7 @@ LAYERS = (
     ("kv_cache",),
     ("ops",),
     ("model",),
-    ("sampling",),
+    ("sampling_params", "sampling", "stop_strings"),
     ("generate", "incremental"),
     ("scheduler",),
     ("metrics",),

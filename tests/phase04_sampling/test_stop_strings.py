@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minifer.sampling import StopStrings
+from minifer.stop_strings import StopStrings
 
 
 def run(stop, pieces):
