@@ -34,8 +34,9 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -119,6 +120,31 @@ class Shard:
     qkv_bias: np.ndarray | None
     out_bias: np.ndarray | None
     head_norm: np.ndarray | None
+
+
+class Arena:
+    """One piece of memory for all weights of a rank, in the order in which a step reads them.
+
+    A large piece gets 2 MiB pages from the operating system, and small arrays would not: fewer page table walks.
+    """
+
+    def __init__(self, floats: int) -> None:
+        """Room for `floats` numbers."""
+        self._memory, self._used = np.empty(floats, np.float32), 0
+
+    def keep(self, array: np.ndarray | None) -> np.ndarray | None:
+        """A copy of `array` in here; it starts on a cache line."""
+        if array is None:
+            return None
+        start, self._used = self._used, self._used + padded(array.size)
+        view = self._memory[start : start + array.size].reshape(array.shape)
+        view[:] = array
+        return view
+
+
+def padded(floats: int) -> int:
+    """So many numbers rounded up to whole cache lines of 64 bytes."""
+    return -(-floats // 16) * 16
 
 
 class Board:
@@ -402,6 +428,15 @@ class Rank:
         self.batch: Batch | None = None
         self.turn = np.empty((0, s.head_dim // 2), np.complex64)
 
+    def load(self, shards: Iterator[Shard], head: Callable[[], np.ndarray]) -> None:
+        """Take over the weights: one shard for each layer, then the head."""
+        s, first = self.shape, next(shards)
+        floats = sum(padded(a.size) for a in vars(first).values() if a is not None)
+        arena = Arena(s.layers * floats + padded((self.vocab.stop - self.vocab.start) * s.hidden))
+        for one in chain([first], shards):
+            self.layers.append(Shard(*(arena.keep(a) for a in vars(one).values())))
+        self.head = arena.keep(head())
+
     def begin(self, batch: Batch, turn: np.ndarray, store: KVStore) -> None:
         """Take up a step: its layout, RoPE's rotations `[T, D/2]` as complex numbers, and the cache."""
         self.batch, self.turn, self.store = batch, turn, store
@@ -575,9 +610,9 @@ class Ops:
         tops = [weights.head[share(len(weights.head), self.num_ranks, r)] for r in range(self.num_ranks)]
         for peer, top in zip(self._peers, tops[1:], strict=True):
             shards = (shard(self.config, layer, self.num_ranks, peer.rank) for layer in weights.layers)
-            peer.send_weights(self.config.num_hidden_layers, shards, top * weights.final_norm)
-        self._rank.layers = [shard(self.config, layer, self.num_ranks, 0) for layer in weights.layers]
-        self._rank.head = tops[0] * weights.final_norm
+            peer.send_weights(shards, top * weights.final_norm)
+        mine = (shard(self.config, layer, self.num_ranks, 0) for layer in weights.layers)
+        self._rank.load(mine, lambda: tops[0] * weights.final_norm)
         shapes = weights.map(lambda a: np.broadcast_to(np.float32(0), a.shape))
         layers = tuple(Layer(i, layer) for i, layer in enumerate(shapes.layers))
         return Prepared(weights.embedding, layers, shapes.head, shapes.final_norm)
@@ -779,9 +814,8 @@ class Peer:
         except BrokenPipeError:
             self.check()
 
-    def send_weights(self, count: int, shards: Any, head: np.ndarray) -> None:
-        """Hand over `count` shards and the head, one at a time."""
-        self._send(count)
+    def send_weights(self, shards: Iterator[Shard], head: np.ndarray) -> None:
+        """Hand over the layers' shards and the head, one at a time."""
         for one in shards:
             self._send(one)
         self._send(head)
@@ -862,7 +896,7 @@ class Worker:
         """Receive what kind of model this is, then the weights."""
         self._socket = sock
         self._parent = os.getppid()
-        shape, ranks, rank, row_by_row, self._frequencies = pickle.load(sys.stdin.buffer)
+        shape, ranks, rank, row_by_row, self._frequencies = self._next()
         self._board = Board(board, shape, ranks)
         self._asleep = 8 + rank - 1
         meeting = Meeting(self._board.flags, ranks, rank, self._check_parent)
@@ -870,10 +904,12 @@ class Worker:
         self._stores: dict[int, KVStore] = {}
 
     def load(self) -> None:
-        """Receive the weights, into one piece of memory."""
-        count = pickle.load(sys.stdin.buffer)
-        self._rank.layers = [pickle.load(sys.stdin.buffer) for _ in range(count)]
-        self._rank.head = pickle.load(sys.stdin.buffer)
+        """Receive the weights."""
+        self._rank.load((self._next() for _ in range(self._rank.shape.layers)), self._next)
+
+    @staticmethod
+    def _next() -> Any:
+        return pickle.load(sys.stdin.buffer)
 
     def serve(self) -> None:
         """Take part in every step until the parent hangs up."""
