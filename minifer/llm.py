@@ -367,7 +367,7 @@ def _limits(config: ModelConfig, **options: Any) -> EngineConfig:
     longest = options["max_model_len"] or context
     if options["num_blocks"] is None:
         affordable = max(1, KV_BUDGET_BYTES // (config.kv_bytes_per_token * size))
-        options["num_blocks"] = min(affordable, options["max_num_seqs"] * -(-longest // size))
+        options["num_blocks"] = min(affordable, max(1, options["max_num_seqs"]) * -(-longest // size))
     if options["max_model_len"] is None:
         options["max_model_len"] = min(context, options["num_blocks"] * size)
     return EngineConfig(**options)
