@@ -12,7 +12,7 @@ from minifer.formats.gguf import GGUFFile
 from minifer.formats.tensors import Checkpoint, open_checkpoint
 from minifer.hub import cache_home, locate
 from minifer.model.config import ModelConfig
-from minifer.model.weights import Weights, build_weights, random_tensors
+from minifer.model.weights import Weights, build_weights, check_tensors, random_tensors
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ def load_model(model: str | Path, *, download: bool = True, seed: int = 0, progr
         return Model(files.name, config, build_weights(config, random_tensors(config, seed)), None)
     checkpoint = open_checkpoint(files.path)
     config = config_of(checkpoint)
+    check_tensors(config, checkpoint.shapes())
     weights = build_weights(config, checkpoint.tensors(cache_home() / "float32", progress))
     return Model(files.name, config, weights, files.path)
 

@@ -115,8 +115,7 @@ def build_weights(config: ModelConfig, tensors: Mapping[str, Any]) -> Weights:
 
     A tied model may carry `lm_head.weight` all the same (some exporters write it): the embedding is used.
     """
-    expected = tensor_shapes(config)
-    _check_tensors(expected, tensors)
+    check_tensors(config, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     embedding = tensors["model.embed_tokens.weight"]
     layers = tuple(
         LayerWeights(
@@ -131,18 +130,20 @@ def build_weights(config: ModelConfig, tensors: Mapping[str, Any]) -> Weights:
 _IGNORED = ("lm_head.weight", "rope_freqs.weight")
 
 
-def _check_tensors(expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Any]) -> None:
-    missing = [name for name in expected if name not in tensors]
+def check_tensors(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise FormatError unless `shapes` (name -> shape) are just what `config` needs; no array need be loaded yet."""
+    expected = tensor_shapes(config)
+    missing = [name for name in expected if name not in shapes]
     if missing:
         raise FormatError(f"the checkpoint lacks {len(missing)} tensors: {_some(missing)}")
-    extra = [n for n in tensors if n not in expected and n not in _IGNORED and not n.endswith("rotary_emb.inv_freq")]
+    extra = [n for n in shapes if n not in expected and n not in _IGNORED]
     if extra:
         raise FormatError(
             f"the checkpoint has {len(extra)} tensors that its configuration does not name: {_some(extra)}"
         )
     for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape:
-            raise FormatError(f"{name} has shape {tuple(tensors[name].shape)}, the configuration says {shape}")
+        if shapes[name] != shape:
+            raise FormatError(f"{name} has shape {shapes[name]}, the configuration says {shape}")
 
 
 def _some(names: list[str]) -> str:
