@@ -48,7 +48,7 @@ COMMANDS = (
     Command("tokenize", "tokenizer_cli", "text -> pieces, ids, count, price", MODELS),
     Command("train-tokenizer", "tokenizer_cli", "make a vocabulary from text", MODELS),
     Command("models", "models_cli", "list, pull, locate and remove models", MODELS),
-    Command("export", "models_cli", "write a model as a Hugging Face folder", MODELS),
+    Command("export", "models_cli", "write a model as a GGUF file or a Hugging Face folder", MODELS),
     Command("doctor", "doctor", "this machine: versions, memory, GPU, what will not run", MODELS),
     Command("bench micro", "bench_micro", "prefill and decode speed of one model", BENCH),
     Command("bench batching", "bench_batching", "static and continuous batching on one workload", BENCH),

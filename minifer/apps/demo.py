@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if params.n != 1:
         raise UnsupportedError(f"the demo follows one answer: n must be 1, not {params.n}")
     llm = open_or_tiny(args)
-    question = args.prompt or (TINY_QUESTION if llm.name == "tiny" else QUESTION)
+    question = args.prompt if args.prompt is not None else TINY_QUESTION if llm.name == "tiny" else QUESTION
     with llm:
         show = _collect if args.json else print_stream
         journey = take(llm, question, params, show, announce=not args.json)
