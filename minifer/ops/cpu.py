@@ -36,6 +36,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -546,6 +547,8 @@ class Rank:
             for kv in range(self.heads.start // group, -(-self.heads.stop // group)):
                 h = slice(max(self.heads.start, kv * group), min(self.heads.stop, (kv + 1) * group))
                 keys, values = [k[kv, :, a:b] for a, b in pieces], [v[kv, a:b] for a, b in pieces]
+                if self.row_by_row:  # sums must not depend on how the sequence happens to be cut
+                    keys, values = [np.concatenate(keys, axis=1)], [np.concatenate(values)]
                 attend(q[mine, h], keys, values, o[mine, h], first, s.window, 1 if self.row_by_row else TILE)
 
 
@@ -598,7 +601,8 @@ class Ops:
         common = (file, batch_invariant, self._frequencies)
         self._peers = [Peer(shape, self.num_ranks, rank, *common) for rank in range(1, self.num_ranks)]
         os.close(file)
-        meeting = Meeting(self._board.flags, self.num_ranks, 0, self._check_peers)
+        # subtle: a method of this object as callback would be a cycle, and the ranks would outlive the room for a while.
+        meeting = Meeting(self._board.flags, self.num_ranks, 0, partial(_check, self._peers))
         self._rank = Rank(shape, self.num_ranks, 0, self._board, meeting, row_by_row=batch_invariant)
         # With ranks of its own the room wants one BLAS thread in this process; close() gives the others back.
         self._limits = threadpool_limits(1, "blas") if self._peers else None
@@ -703,10 +707,6 @@ class Ops:
             q_span, keys = q[: span.length], _like(c.num_key_value_heads, c.head_dim, span.context)
             counting.attention(self.meter, q_span, keys, span.context, c.window())
         counting.linear(self.meter, "output", q.reshape(rows, -1), s.wo, s.bo)
-
-    def _check_peers(self) -> None:
-        for peer in self._peers:
-            peer.check()
 
 
 def turns(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
@@ -823,7 +823,12 @@ class Peer:
     def send_store(self, store: SharedStore, sizes: Sequence[int]) -> None:
         """Make a cache known to the process, and forgotten there when it is dropped here."""
         message = pickle.dumps(("store", store.identity, sizes))
-        socket.send_fds(self._socket, [message], [store.file])
+        try:
+            socket.send_fds(self._socket, [message], [store.file])
+        except OSError:
+            self._process.wait(timeout=1)
+            self.check()
+            raise
         weakref.finalize(store, _tell, self._socket, ("drop", store.identity))
 
     def wake(self, flags: memoryview) -> None:
@@ -856,6 +861,11 @@ def _tell(sock: socket.socket, message: tuple[Any, ...]) -> None:
         sock.send(pickle.dumps(message))
 
 
+def _check(peers: list[Peer]) -> None:
+    for peer in peers:
+        peer.check()
+
+
 def _close(peers: list[Peer], limits: Any) -> None:
     for peer in peers:
         peer.close()
@@ -876,14 +886,19 @@ def _temporary_file() -> int:
         return os.dup(file.fileno())
 
 
+def most_ranks() -> int:
+    """How many ranks this machine is good for: one per core that this process may use, or 1 (see the docstring)."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return 1
+    return min(len(os.sched_getaffinity(0)), 16)
+
+
 def _ranks(threads: int | None, heads: int) -> int:
     """How many ranks there will be. Raises UsageError for a number of threads below one."""
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}")
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return 1
-    available = len(os.sched_getaffinity(0))
-    return max(1, min(threads or available, heads, 16))
+    most = most_ranks()
+    return min(threads or most, heads) if most > 1 or threads == 1 else 1
 
 
 # --- the other ranks' program -----------------------------------------------------------------------------------------
