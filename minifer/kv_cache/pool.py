@@ -78,8 +78,8 @@ class BlockPool:
         return tuple([table[p // size] * size + p % size for p in range(start, stop)])
 
     def is_shared(self, block: int) -> bool:
-        """Whether a write into this block would be seen by another table, or by the next one that finds it."""
-        return self.refs[block] > 1 or (self.prefix is not None and block in self.prefix)
+        """Whether a write into this block would be seen through another table."""
+        return self.refs[block] > 1
 
     # ---- handing out and taking back ---------------------------------------------------------------------------------
 

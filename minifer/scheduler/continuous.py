@@ -132,8 +132,8 @@ class ContinuousScheduler(Scheduler):
         """Let requests in, in order, until one does not fit; `whole` if their prompts must fit into what is left."""
         while self.waiting and not self._draft.preempted:
             request = self.waiting[0]
-            hit = self.pool.find(request.chain, request.token_ids)
-            if why := self._why_not(request, hit, budget, whole):
+            why, hit = self._why_not(request, budget, whole)
+            if why:
                 self._draft.refused.append((request.id, why))
                 return
             del self.waiting[0]
@@ -146,17 +146,18 @@ class ContinuousScheduler(Scheduler):
                 self._schedule(request, count)
                 budget -= count
 
-    def _why_not(self, request: Request, hit: tuple[int, ...], budget: int, whole: bool) -> str:
-        """Why a request cannot be admitted in this step, or ""."""
-        rest = request.remaining - self._tokens(hit)
-        need = self._blocks(request)[1] - len(hit)
+    def _why_not(self, request: Request, budget: int, whole: bool) -> tuple[str, tuple[int, ...]]:
+        """Why a request cannot be admitted in this step, or "" and the blocks that hold its beginning already."""
         if len(self.running) >= self.config.max_num_seqs:
-            return f"all {self.config.max_num_seqs} seats are taken"
-        if need > (room := self.pool.room_beside(hit)):
-            return f"blocks needed: {need}, free: {room}"
+            return f"all {self.config.max_num_seqs} seats are taken", ()
+        hit = self.pool.find(request.chain, request.token_ids)
+        rest = request.remaining - self._tokens(hit)
+        need, room = self._blocks(request)[1] - len(hit), self.pool.room_beside(hit)
+        if need > room:
+            return f"blocks needed: {need}, free: {room}", ()
         if budget < (rest if whole else 1):
-            return f"tokens to compute: {rest}, left in this step: {budget}"
-        return ""
+            return f"tokens to compute: {rest}, left in this step: {budget}", ()
+        return "", hit
 
     def _blocks(self, request: Request) -> tuple[int, int]:
         """How many blocks an admission takes, and how many it wants to see: one more to grow into, if it can grow."""

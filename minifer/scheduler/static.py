@@ -42,11 +42,11 @@ class StaticScheduler(ContinuousScheduler):
         self._seats = max(self._seats, len(self.running))
         return self._seats
 
-    def _why_not(self, request: Request, hit: tuple[int, ...], budget: int, whole: bool) -> str:
+    def _why_not(self, request: Request, budget: int, whole: bool) -> tuple[str, tuple[int, ...]]:
         """A closed batch admits no one; an open one takes who has a seat and blocks, also beyond this step's budget."""
         if self._closed:
-            return "the batch runs to its end first"
-        return super()._why_not(request, hit, max(budget, request.remaining), whole)
+            return "the batch runs to its end first", ()
+        return super()._why_not(request, max(budget, request.remaining), whole)
 
     def _blocks(self, request: Request) -> tuple[int, int]:
         """Everything it will ever need, at once."""

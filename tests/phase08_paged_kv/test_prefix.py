@@ -45,6 +45,15 @@ def test_an_equal_block_behind_another_beginning_is_not_the_same() -> None:  # B
     assert hits(pool, [1, 2, 3, 4, 6]) == 4
 
 
+def test_near_twins_are_kept_apart_and_both_are_found() -> None:  # B-KV-04
+    """A weaker hash would still answer right, since ids are compared, but it would have room for one of each pair."""
+    pool = BlockPool(16, 2)
+    for twins in (([1, 2, 3, 4, 5], [9, 9, 3, 4, 5]), ([70, 1, 2, 3, 0], [326, 1, 2, 3, 0])):
+        for ids in twins:
+            store(pool, ids)
+        assert [hits(pool, ids) for ids in twins] == [4, 4]
+
+
 def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:  # B-KV-04
     monkeypatch.setattr(prefix, "digest_of", lambda parent, ids: b"all the same")
     pool = BlockPool(8, 2)
