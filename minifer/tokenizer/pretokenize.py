@@ -18,6 +18,8 @@ numbers), and `\s` is Unicode's White_Space: not `str.isspace`, which also count
 means exactly that by these letters, the standard library's `re` does not. In `(?i:s)` it knows, as Rust does, that `ſ`
 is an s. `++` and `?+` take what they can and give nothing back, so that no input makes them try long runs again and
 again.
+(Unicode grows each year, and every library has the tables of its own year: characters of the last few versions may be
+cut differently by Rust's.)
 
 **From pattern to pieces.** `splitter(pattern)` is the quick way for a pattern that describes the pieces (`findall`).
 A Hugging Face `tokenizer.json` instead lists *steps*, each of which cuts the pieces of the one before:
