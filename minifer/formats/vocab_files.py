@@ -194,13 +194,15 @@ def _around(spec: Mapping[str, Any] | None) -> tuple[tuple[int, ...], tuple[int,
         return tuple(before), tuple(index for _, part in around for index in part)
     if spec["type"] != "TemplateProcessing":
         raise UnsupportedError(f"this vocabulary's post-processor is {spec['type']!r}, which minifer does not have")
-    sides: tuple[list[int], list[int]] = ([], [])
+    before: list[int] = []
+    after: list[int] = []
+    side = before
     for part in spec["single"]:
         if "SpecialToken" in part:
-            sides[0] += spec["special_tokens"][part["SpecialToken"]["id"]]["ids"]
+            side += spec["special_tokens"][part["SpecialToken"]["id"]]["ids"]
         else:
-            sides = (sides[1], sides[0])  # the text stands here: what follows belongs to the other side
-    return tuple(sides[1]), tuple(sides[0])
+            side = after  # the text stands here
+    return tuple(before), tuple(after)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

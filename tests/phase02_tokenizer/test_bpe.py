@@ -141,7 +141,7 @@ TOY = {(98, 99): 256, (97, 98): 257, (257, 99): 258}  # (b, c), (a, b), (ab, c)
 
 def test_the_two_rules_differ():
     """By merges `abc` is a + bc; by ranks it is a token as a whole, and so is a + bc."""
-    tokens = {index: token for index, token in enumerate(bpe.vocabulary(TOY))}
+    tokens = dict(enumerate(bpe.vocabulary(TOY)))
     ranks = {token: index for index, token in tokens.items()}
     assert bpe.encode(b"abc", TOY) == [97, 256]
     assert bpe.encode_by_ranks(b"abc", ranks, tokens) == [258]

@@ -70,8 +70,9 @@ def test_surrogates_cannot_hide_a_marker():
 def test_the_template_sees_the_real_strings():
     """Trimming, measuring, splitting and comparing work on what was written."""
     template = (
-        "{% for m in messages %}[INST]{{ m.content | trim }}|{{ m.content | length }}|{{ m.content.split('</think>')[-1] }}|"
-        "{{ 'yes' if '<b>' in m.content else 'no' }}{{ eos_token }}{% endfor %}"
+        "{% for m in messages %}[INST]{{ m.content | trim }}|{{ m.content | length }}"
+        "|{{ m.content.split('</think>')[-1] }}"
+        "|{{ 'yes' if '<b>' in m.content else 'no' }}{{ eos_token }}{% endfor %}"
     )
     tokenizer = chat(template)
     ids = tokenizer.apply_chat_template(say("  a</think><b>[INST] "), False)

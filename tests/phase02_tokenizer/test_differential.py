@@ -1,4 +1,4 @@
-"""The same ids as tiktoken and Hugging Face tokenizers on 20,000 hostile strings; the long runs are in tests/torture."""
+"""The same ids as tiktoken and Hugging Face on 20,000 hostile strings; the long runs are in tests/torture."""
 
 import pytest
 from tokenizing import hugging_face, random_texts, rank_pair

@@ -6,6 +6,7 @@ import pytest
 from tokenizing import hugging_face, naive_train, random_text, random_texts, rank_pair
 
 from minifer.formats.vocab_files import from_json
+from minifer.hub import tiny_folder
 from minifer.tokenizer import StreamDecoder, Tokenizer, bpe
 from minifer.tokenizer.pretokenize import GPT2, fix_surrogates
 from minifer.tokenizer.vocab import with_cut
@@ -49,9 +50,10 @@ def test_rank_files_as_tokenizer_json(test_data, tmp_path, name):
         assert theirs.encode_ordinary(text) == again.encode(text) == peer.encode(text).ids, repr(text)
 
 
-def test_added_tokens_equal_hugging_face(tiny):
+def test_added_tokens_equal_hugging_face():
     """Tokens with all mixtures of flags, in texts full of them."""
     pytest.importorskip("tokenizers")
+    tiny = Tokenizer.from_pretrained(tiny_folder())
     rng = random.Random(105)
     for _ in range(300):
         added = []
