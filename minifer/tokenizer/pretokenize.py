@@ -44,9 +44,10 @@ Split = Callable[[str], list[str]]
 
 # tiktoken, tiktoken_ext/openai_public.py (r50k_base). It says what GPT-2's encoder.py says, with fewer steps back.
 GPT2 = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-# tiktoken, tiktoken_ext/openai_public.py (cl100k_base): GPT-3.5, GPT-4.
+# tiktoken, tiktoken_ext/openai_public.py (cl100k_base): GPT-3.5, GPT-4. Its `{1,3}+` is `{1,3}` here: nothing follows
+# that could take anything back, and to Oniguruma, which reads our tokenizer.json in Hugging Face, `{1,3}+` means `+`.
 CL100K = (
-    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
+    r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+"""
     r"""|\s++$|\s*[\r\n]|\s+(?!\S)|\s"""
 )
 # tiktoken, tiktoken_ext/openai_public.py (o200k_base): GPT-4o, gpt-oss.
@@ -254,10 +255,16 @@ def _split_step(step: dict[str, Any]) -> Split:
 def pattern_of(spec: dict[str, Any]) -> regex.Pattern[str]:
     """`{"Regex": ...}` or `{"String": ...}`, which is a literal text, even if it looks like a regular expression.
 
-    Hugging Face compiles the first with Oniguruma, for which `^` and `$` always stand at lines.
+    Hugging Face compiles the first with Oniguruma. There `^` and `$` always stand at lines, and a plus after `{1,3}` is
+    not possessive but repeats once more.
     """
     match spec:
         case {"Regex": str(source)}:
+            if regex.search(r"\{([2-9]|1\d)[\d,]*\}\+", source):
+                raise UnsupportedError(
+                    f"the pattern {source!r} repeats a repetition in a way that minifer does not have"
+                )
+            source = regex.sub(r"\{1(,\d*)?\}\+", "+", regex.sub(r"\{0?,\d*\}\+", "*", source))
             return compile_pattern(source, regex.MULTILINE)
         case {"String": str(source)}:
             return compile_pattern(regex.escape(source))

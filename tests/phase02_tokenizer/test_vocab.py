@@ -8,6 +8,7 @@ from tokenizing import hugging_face
 from minifer.errors import MiniferError, TokenizerError, UnsupportedError
 from minifer.formats.vocab_files import from_json
 from minifer.tokenizer import Tokenizer
+from minifer.tokenizer.vocab import spell
 
 ABC = {"a": 0, "b": 1, "c": 2, "bc": 3, "ab": 4, "abc": 5}
 ABC_MERGES = [["b", "c"], ["a", "b"], ["ab", "c"]]
@@ -108,6 +109,24 @@ def test_a_literal_pattern_is_not_a_regex(tiny, kind):
     ours = Tokenizer(from_json(pieces_spec(tiny, entry)))
     expected = {"Regex": ["in", " ", "the"], "String": ["in the"]}[kind]
     assert ours.vocabulary.split("in the") == expected
+
+
+@pytest.mark.parametrize("pattern", [r"\p{N}{1,3}+", r"\p{N}{0,3}+", r"[0-9]{1}+", r"^a+$", r"\p{N}{1,3}", r"\p{N}++"])
+def test_patterns_mean_what_they_mean_to_hugging_face(tiny, pattern):
+    """Oniguruma is not tiktoken's engine: `{1,3}+` repeats there, and `^` and `$` stand at lines."""
+    pytest.importorskip("tokenizers")
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed", "invert": True}
+    entry = pieces_spec(tiny, {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL]})
+    ours, theirs = Tokenizer(from_json(entry)), hugging_face(entry)
+    for text in ("12345678 12", "b\naa\nab", "a"):
+        pieces = [piece for piece, _ in theirs.pre_tokenizer.pre_tokenize_str(text)]
+        assert [spell(piece.encode()) for piece in ours.vocabulary.split(text)] == pieces
+
+
+def test_a_repetition_that_means_two_things_is_refused():
+    """`{2,3}+` has no single meaning that minifer could vouch for."""
+    with pytest.raises(UnsupportedError, match="repeats a repetition"):
+        load(pre_tokenizer={"type": "Split", "pattern": {"Regex": "a{2,3}+"}, "behavior": "Isolated"})
 
 
 @pytest.mark.parametrize("invert", [False, True])
