@@ -18,7 +18,7 @@ event carried only the server's usage knows. Names as in vLLM's `bench serve`; p
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -62,20 +62,13 @@ class RequestMetrics:
 
 def from_request(request: Request) -> RequestMetrics:
     """The metrics of a request from the scheduler's stamps; also of one that still runs, as far as it has come."""
-    stamps = request.token_times
-    base = from_stamps(request.arrival, stamps, len(request.output_ids))
-    scheduled = request.first_scheduled
-    return RequestMetrics(
-        ttft=base.ttft,
-        itl=base.itl,
-        tpot=base.tpot,
-        e2e=base.e2e,
+    stamps, scheduled = request.token_times, request.first_scheduled
+    return replace(
+        from_stamps(request.arrival, stamps, len(request.output_ids), len(request.prompt_ids)),
         queue_time=None if scheduled is None else scheduled - request.arrival,
         prefill_time=stamps[0] - scheduled if stamps and scheduled is not None else None,
         decode_time=stamps[-1] - stamps[0] if stamps else None,
-        prompt_tokens=len(request.prompt_ids),
         cached_tokens=request.num_cached or 0,
-        output_tokens=len(request.output_ids),
         num_preemptions=request.num_preemptions,
         error=(request.error or "error") if request.finish_reason == "error" else None,
     )

@@ -198,13 +198,15 @@ def test_ctrl_c_leaves_the_books_in_order() -> None:
     assert b.finish_reason == "length"
 
 
-def test_an_abort_while_the_step_runs_wins() -> None:
+@pytest.mark.parametrize("named_again", [True, False])
+def test_an_abort_while_the_step_runs_wins(named_again: bool) -> None:
     class Impatient(World):
         def run(self, plan: StepPlan, requests: Any) -> StepResult:
-            """Abort "a" in the middle of step 2, and let another take its name."""
+            """Abort "a" in the middle of step 2, and maybe let another take its name."""
             if plan.step == 2:
                 self.engine.abort("a")
-                self.add(make_request("a", 7, 3))
+                if named_again:
+                    self.add(make_request("a", 7, 3))
             return super().run(plan, requests)
 
     world = Impatient(16, 4)
@@ -213,7 +215,7 @@ def test_an_abort_while_the_step_runs_wins() -> None:
     world.engine.run()
     check_books(world.scheduler)
     assert (first.finish_reason, len(first.output_ids)) == ("abort", 1)
-    assert [len(r.output_ids) for r in world.asked] == [1, 6, 3]
+    assert [len(r.output_ids) for r in world.asked] == [1, 6, 3][: 2 + named_again]
 
 
 def test_a_plan_has_to_be_committed_once() -> None:

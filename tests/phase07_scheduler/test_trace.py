@@ -35,6 +35,7 @@ def lines() -> list[str]:
     world.add(make_request("d", world.asked[0].prompt_ids, 2))
     world.finish_all()
     trace.close()
+    assert not trace._tables, "what is over must not be remembered"
     return file.getvalue().splitlines(keepends=True)
 
 
