@@ -601,7 +601,7 @@ class Ops:
         common = (file, batch_invariant, self._frequencies)
         self._peers = [Peer(shape, self.num_ranks, rank, *common) for rank in range(1, self.num_ranks)]
         os.close(file)
-        # subtle: a method of this object as callback would be a cycle, and the ranks would outlive the room for a while.
+        # subtle: a method of this object as callback would be a cycle, and the ranks would outlive the room.
         meeting = Meeting(self._board.flags, self.num_ranks, 0, partial(_check, self._peers))
         self._rank = Rank(shape, self.num_ranks, 0, self._board, meeting, row_by_row=batch_invariant)
         # With ranks of its own the room wants one BLAS thread in this process; close() gives the others back.

@@ -10,7 +10,8 @@ from scheduling import World, make_request
 
 from minifer.errors import FormatError
 from minifer.scheduler.plan import StepPlan, TokenEvent
-from minifer.trace import TraceWriter, mismatch, read_trace, schema
+from minifer.formats.trace_lines import mismatch, read_trace, schema
+from minifer.trace import TraceWriter
 
 
 def recorded(world: World) -> tuple[io.StringIO, TraceWriter]:
