@@ -6,6 +6,7 @@ own request's parameters. What goes wrong for one sequence ends that sequence an
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,8 @@ def batch_of(seqs: tuple[ScheduledSeq, ...], device: Device) -> Batch:
         slots += seq.slots
         if seq.samples:
             rows.append(len(tokens) - 1)
-    return Batch(*(_index(device, a) for a in (tokens, positions, slots)), tuple(spans), _index(device, rows))
+    index = partial(_index, device)
+    return Batch(index(tokens), index(positions), index(slots), tuple(spans), index(rows))
 
 
 def _index(device: Device, values: list[int]) -> Any:

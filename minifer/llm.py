@@ -146,7 +146,6 @@ class LLM:
         if dtype != "float32":
             raise UnsupportedError(f"dtype {dtype!r} is not supported on this device: only float32")
         self.device = select_device(device)
-        _check_options(block_size, num_blocks, max_model_len)
         loaded = load_model(model, download=download, progress=progress)
         self.name, self.config = loaded.name, loaded.config
         self.tokenizer = Tokenizer.from_pretrained(loaded.tokenizer_path) if loaded.tokenizer_path else None
@@ -352,22 +351,22 @@ def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: 
     return list(params)
 
 
-def _check_options(block_size: int, num_blocks: int | None, max_model_len: int | None) -> None:
-    """The sizes that are needed before the model is known; EngineConfig checks the rest."""
-    for name, value in (("block_size", block_size), ("num_blocks", num_blocks), ("max_model_len", max_model_len)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
-
-
 def _limits(config: ModelConfig, **options: Any) -> EngineConfig:
-    """Fill in what was left open: the pool from the memory budget, the longest request from context and pool."""
-    context, size = config.max_position_embeddings, options["block_size"]
-    if options["max_model_len"] is not None and options["max_model_len"] > context:
-        raise UsageError(f"max_model_len={options['max_model_len']} exceeds the model's context of {context} tokens")
+    """Fill in what was left open: the pool from the memory budget, the longest request from context and pool.
+
+    Values below 1 pass through to EngineConfig, which names them.
+    """
+    context, size, seats = (
+        config.max_position_embeddings,
+        max(1, options["block_size"]),
+        max(1, options["max_num_seqs"]),
+    )
     longest = options["max_model_len"] or context
+    if longest > context:
+        raise UsageError(f"max_model_len={longest} exceeds the model's context of {context} tokens")
     if options["num_blocks"] is None:
         affordable = max(1, KV_BUDGET_BYTES // (config.kv_bytes_per_token * size))
-        options["num_blocks"] = min(affordable, max(1, options["max_num_seqs"]) * -(-longest // size))
+        options["num_blocks"] = min(affordable, seats * -(-longest // size))
     if options["max_model_len"] is None:
         options["max_model_len"] = min(context, options["num_blocks"] * size)
     return EngineConfig(**options)

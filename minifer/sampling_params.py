@@ -44,10 +44,9 @@ class SamplingParams:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        for name, low, high in _WHOLE:
-            _check_range(name, getattr(self, name), low, high, whole=True)
-        for name, low, high in _REAL:
-            _check_range(name, getattr(self, name), low, high, whole=False)
+        for rows, whole in ((_WHOLE, True), (_REAL, False)):
+            for name, low, high in rows:
+                _check_range(name, getattr(self, name), low, high, whole=whole)
         if any(not isinstance(text, str) or text == "" for text in stop):
             raise RequestError(f"stop must be non-empty strings, not {self.stop!r}")
         if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in self.stop_token_ids):
@@ -59,7 +58,9 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW or self.top_k == 1
 
 
-_WHOLE = (
+_Range = tuple[str, float | None, float | None]
+
+_WHOLE: tuple[_Range, ...] = (
     ("n", 1, 128),
     ("top_k", -1, None),
     ("seed", None, None),
@@ -67,7 +68,7 @@ _WHOLE = (
     ("logprobs", 0, None),
 )
 _OPTIONAL = ("seed", "max_tokens", "logprobs")
-_REAL = (
+_REAL: tuple[_Range, ...] = (
     ("temperature", 0.0, 100.0),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),

@@ -26,9 +26,10 @@ from minifer.apps import export_vocab
 from minifer.errors import UnsupportedError, UsageError
 from minifer.formats.atomic import Progress, atomic_folder, no_progress
 from minifer.formats.hf_names import PERMUTED_ARCHITECTURES, permute, rope_heads, to_gguf
+from minifer.formats.model_keys import FAMILIES
 from minifer.formats.write_gguf import stored_dtype, write_gguf
 from minifer.formats.write_safetensors import WIDTH, write_safetensors
-from minifer.model.config import FAMILIES, ModelConfig
+from minifer.model.config import ModelConfig
 from minifer.model.load import Model
 from minifer.model.weights import layer_shapes
 from minifer.ops.reference import rope_frequencies
