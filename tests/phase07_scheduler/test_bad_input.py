@@ -32,9 +32,10 @@ def test_contradictory_limits_are_refused_with_the_numbers(limits: dict, numbers
 
 
 def test_without_chunks_a_prompt_runs_in_one_step() -> None:  # B-SCH-03
-    world = World(8, 4, enable_chunked_prefill=False, max_num_batched_tokens=32, max_num_seqs=4)
+    world = World(32, 4, enable_chunked_prefill=False, max_num_batched_tokens=32, max_num_seqs=4, max_model_len=24)
     world.add(*[make_request(f"r{i}", 12, 6) for i in range(4)])
     plans = world.finish_all()
+    assert plans[0].refused == (("r2", "tokens to compute: 12, left in this step: 8"),)
     prefills = [seq for plan in plans for seq in plan.seqs if seq.phase == "prefill"]
     assert all(seq.samples for seq in prefills)
 

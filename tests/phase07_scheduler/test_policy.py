@@ -1,5 +1,7 @@
 """Who runs in the next step, rule by rule: the docstring of `scheduler/continuous.py` as tests."""
 
+from itertools import pairwise
+
 import pytest
 from scheduling import World, make_request, phases
 
@@ -54,7 +56,7 @@ def test_no_token_and_no_event_for_an_unfinished_chunk() -> None:  # B-SCH-09
 @pytest.mark.parametrize("budget", [8, 9, 13, 64])
 def test_a_short_request_is_answered_while_a_long_prompt_is_read(budget: int) -> None:  # B-SCH-05
     world = World(num_blocks=64, block_size=4, max_num_batched_tokens=budget)
-    long, short = make_request("long", 200, 2), make_request("short", 4, 2)
+    long, short = make_request("long", 200, 2), make_request("short", 4, 3)
     world.add(long)
     world.step()
     world.add(short)
@@ -62,6 +64,8 @@ def test_a_short_request_is_answered_while_a_long_prompt_is_read(budget: int) ->
     assert chunk >= budget // 2, "the long prompt has to go on at half its pace at least"
     world.finish_all()
     assert short.token_times[0] < long.token_times[0]
+    gaps = [later - earlier for earlier, later in pairwise(short.token_times)]
+    assert gaps == [1, 1], "once it speaks, the newer request is not held up by the older one's prompt"
 
 
 def test_a_long_newcomer_does_not_split_the_budget() -> None:
@@ -147,11 +151,27 @@ def test_a_request_as_large_as_the_pool_comes_back_too() -> None:
 
 
 def test_a_step_that_preempted_admits_no_one() -> None:
-    world = World(num_blocks=4, block_size=4, enable_prefix_caching=False, max_num_seqs=4)
-    world.add(*[make_request(f"r{i}", 3, 10) for i in range(6)])
+    """The urgent newcomer would fit into what the victim left, but has to wait for the next step."""
+    world = World(6, 4, enable_prefix_caching=False, max_num_seqs=4, policy={"order": by_priority})
+    world.add(make_request("a", 8, 9, priority=1), make_request("b", 8, 9, priority=3))  # 3 blocks each, soon 4
+    for _ in range(2):
+        world.step()
+    world.add(make_request("c", 1, 1, priority=2))
+    plans = [world.step() for _ in range(5)]
+    preempting = next(i for i, plan in enumerate(plans) if plan.preempted)
+    assert plans[preempting].admitted == ()
+    assert plans[preempting + 1].admitted == (("c", 0),)
+    world.finish_all()
+
+
+def test_a_victim_takes_its_copies_along() -> None:
+    """Answer 0 was to copy the shared block in this very step; after its preemption nobody needs that copy."""
+    world = World(3, 4, enable_prefix_caching=False, policy={"victim": lambda running: running[0]})
+    world.add(make_request("a", 6, 3, n=3))
     plans = world.finish_all()
-    assert any(plan.preempted for plan in plans)
-    assert not any(plan.preempted and plan.admitted for plan in plans)
+    hit = next(plan for plan in plans if plan.preempted)
+    assert hit.preempted[0] == ("a", "a.1 needed a block")
+    assert len(hit.copies) == 1
 
 
 def test_time_to_first_token_is_stamped_once() -> None:  # B-SCH-06
