@@ -163,3 +163,13 @@ def test_abort_and_finish_keep_shared_blocks_for_the_others() -> None:
     world.finish("r.2")
     world.finish_all()
     assert [r.finish_reason for r in world.asked] == ["abort", "length", "abort"]
+
+
+def test_a_preempted_answer_finds_its_own_blocks_again() -> None:
+    """Nobody needed its blocks in the meantime, so only what was not yet a full block is computed a second time."""
+    world = World(6, 4, max_num_seqs=2)
+    world.add(make_request("old", 8, 10), make_request("new", 3, 12))
+    plans = world.finish_all()
+    back = [cached for plan in plans[1:] for name, cached in plan.admitted if name == "new"]
+    assert back
+    assert back[0] > 3, "more than its prompt: a part of its answer too"
