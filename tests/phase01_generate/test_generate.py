@@ -84,3 +84,15 @@ def test_bad_input_is_named(prompt, max_tokens, named):
 
 def test_greedy_takes_the_first_of_equals():
     assert greedy(np.array([0.1, 4.0, 4.0, 4.0])) == 1
+
+
+@pytest.mark.parametrize(
+    ("logits", "best"), [([0.2, -1.0, 3.5, 3.0], 2), ([-7.0, -2.5, -4.0], 1), ([9.0, -np.inf, 8.0], 0)]
+)
+def test_greedy_takes_the_largest(logits, best):
+    assert greedy(np.array(logits, dtype=np.float32)) == best
+
+
+def test_greedy_gives_a_plain_int():
+    """A token id goes into lists, dictionaries and JSON, where a NumPy integer is a stranger."""
+    assert type(greedy(np.array([0.0, 1.0]))) is int
