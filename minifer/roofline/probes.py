@@ -1,38 +1,49 @@
-"""Two ceilings of this machine, measured in half a second: how fast it reads memory, and how fast it multiplies.
+"""Two ceilings of this machine: how fast it reads memory, and how fast it multiplies.
 
 Every step of a model has to read its operands and do its arithmetic. The slower of the two is the least time it can
 take, so a measured time becomes a *share of a ceiling*: the one figure that can be compared between machines.
 
 Both probes are matrix products of the BLAS library that NumPy brings, since these are what a forward pass consists of:
 a matrix times a vector touches each number once and is all reading, a matrix times a matrix is all arithmetic.
-The matrix that is read is as large as the model's weights, because a smaller one might fit into a cache and promise a
-speed that the model never sees.
+What is read must be as large as the model's weights, because less might fit into a cache and promise a speed that the
+model never sees.
 
-What is not here: the third ceiling (overhead), sweeps over sizes, a GPU, plots.
+There are two ways to use several cores: the BLAS library's own threads, or one piece for each core with one BLAS thread
+each, as the CPU room works. A ceiling is what the machine can do, so the faster way and the best repetition count.
+
+What is not here: sweeps over sizes and the third ceiling, overhead (`ceilings.py`), a GPU (`cuda.py`), plots.
 """
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-READ_ROW_BYTES = 1 << 14
-"""One row of the matrix that is read: 4,096 floats, long enough that the vector's own traffic is nothing."""
+READ_COLUMNS = 1 << 12
+"""Floats in a row of the matrix that is read: so many that the vector's own traffic is nothing."""
 
-GEMM_SIZE = 1536
-"""Rows and columns of the square product: 7.2 GFLOP, past the size from which BLAS libraries run at full speed."""
+GEMM_SIZE = 2048
+"""Rows and columns of the square product: 17 GFLOP, past the size from which BLAS libraries run at full speed."""
 
 MAX_SHARE_OF_MEMORY = 4
 """At most a quarter of the memory limit given may go into the matrix that is read."""
+
+LEAST_BYTES = 200_000_000
+"""A timed call reads at least so much, a small working set over and over: starting it must not count."""
+
+Call = Callable[[], object]
+Split = Callable[[int], Sequence[Call]]
+"""Cuts one piece of work into n calls that can run at once."""
 
 
 @dataclass(frozen=True)
 class Ceilings:
     """What was measured: bytes per second while reading `working_set_bytes`, and FLOP per second, both in float32 with
-    `threads` BLAS threads."""
+    `threads` threads."""
 
     read_bytes_per_s: float
     flops_per_s: float
@@ -76,19 +87,19 @@ def measure_ceilings(
     threads: int | None = None,
     seconds_each: float = 0.3,
 ) -> Ceilings:
-    """Measure both ceilings, within about `seconds_each` for either, with one BLAS thread per usable core by default
+    """Measure both ceilings, within about `seconds_each` for either, with one thread per usable core by default
     (whatever number this process computes with otherwise).
 
-    The best repetition counts: a ceiling is what the machine can do, not what it does on average. With a
-    `memory_limit_bytes` the working set is cut to a quarter of that; `Ceilings.working_set_bytes` says what it was.
+    With a `memory_limit_bytes` the working set is cut to a quarter of that; `Ceilings.working_set_bytes` says what it
+    was.
     """
     if memory_limit_bytes is not None:
         working_set_bytes = min(working_set_bytes, memory_limit_bytes // MAX_SHARE_OF_MEMORY)
     threads = threads or usable_cores()
-    with threadpool_limits(threads, "blas"):
-        num_bytes, reading_s = _probe_reading(working_set_bytes, seconds_each)
-        flops, multiplying_s = _probe_arithmetic(seconds_each)
-    return Ceilings(num_bytes / reading_s, flops / multiplying_s, num_bytes, threads)
+    memory = touched(working_set_bytes)
+    reading, _ = read_rate(memory, threads, seconds_each)
+    arithmetic, _ = gemm_rate(GEMM_SIZE, GEMM_SIZE, GEMM_SIZE, threads, seconds_each)
+    return Ceilings(reading, arithmetic, memory.nbytes, threads)
 
 
 def usable_cores() -> int:
@@ -98,23 +109,57 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _probe_reading(working_set_bytes: int, limit_s: float) -> tuple[int, float]:
-    """Bytes of a matrix of about that size, and the seconds that its product with a vector takes."""
-    columns = READ_ROW_BYTES // 4
-    rows = max(64, working_set_bytes // READ_ROW_BYTES)
-    matrix = np.full((rows, columns), 0.5, dtype=np.float32)  # written, so that every page is really there
-    vector, product = np.full(columns, 0.5, dtype=np.float32), np.empty(rows, dtype=np.float32)
-    return matrix.nbytes, _best_seconds(lambda: np.dot(matrix, vector, out=product), limit_s)
+def touched(num_bytes: int) -> np.ndarray:
+    """Float32 memory of about this size that has been written, so that every page is really there."""
+    return np.full(max(1, num_bytes // 4), 0.5, dtype=np.float32)
 
 
-def _probe_arithmetic(limit_s: float) -> tuple[int, float]:
-    """FLOPs of a square product, and the seconds it takes."""
-    a = np.full((GEMM_SIZE, GEMM_SIZE), 0.5, dtype=np.float32)
-    b, c = a.copy(), np.empty_like(a)
-    return 2 * GEMM_SIZE**3, _best_seconds(lambda: np.matmul(a, b, out=c), limit_s)
+def read_rate(
+    memory: np.ndarray, threads: int, limit_s: float, shape: tuple[int, int] | None = None
+) -> tuple[float, str]:
+    """Bytes per second while all of `memory` is read as matrices times a vector, and which way was the fastest.
+
+    With a `shape` (rows, columns) it is read as many matrices of that shape, the way a model reads its weights.
+    """
+
+    columns = shape[1] if shape else min(READ_COLUMNS, max(1, memory.size // (8 * threads)))
+    rows = shape[0] if shape else memory.size // threads // columns
+    memory = memory[: memory.size // (rows * columns * threads) * rows * columns * threads]
+    repeats = max(1, LEAST_BYTES // max(1, memory.nbytes))
+
+    def split(n: int) -> list[Call]:
+        return [_read_call(part.reshape(-1, rows, columns), repeats) for part in np.array_split(memory, n)]
+
+    seconds, way = fastest(split, threads, limit_s)
+    return memory.nbytes * repeats / seconds, way
 
 
-def _best_seconds(call: Callable[[], object], limit_s: float) -> float:
+def gemm_rate(m: int, n: int, k: int, threads: int, limit_s: float) -> tuple[float, str]:
+    """FLOP per second of `x [m, k] @ w[n, k].T`, and which way was the fastest; the rows of w are what is split."""
+    x, w = touched(4 * m * k).reshape(m, k), touched(4 * n * k).reshape(n, k)
+
+    def split(parts: int) -> list[Call]:
+        return [_gemm_call(x, part) for part in np.array_split(w, parts)]
+
+    seconds, way = fastest(split, threads, limit_s)
+    return 2 * m * n * k / seconds, way
+
+
+def fastest(split: Split, threads: int, limit_s: float) -> tuple[float, str]:
+    """The shortest time for the work that `split` cuts, within `limit_s`, and the way: `BLAS threads`, or `one BLAS
+    thread per core` with a piece for each."""
+    (whole,) = split(1)
+    with threadpool_limits(threads, "blas"):
+        best = best_seconds(whole, limit_s / 2), "BLAS threads"
+    if threads > 1:
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+            parts = split(threads)
+            at_once = best_seconds(lambda: list(pool.map(lambda part: part(), parts)), limit_s / 2)
+        best = min(best, (at_once, "one BLAS thread per core"))
+    return best
+
+
+def best_seconds(call: Call, limit_s: float) -> float:
     """The shortest of at least two calls, and of as many as fit into the limit; the first only warms up."""
     call()
     best, stop = float("inf"), time.perf_counter() + limit_s
@@ -125,3 +170,17 @@ def _best_seconds(call: Callable[[], object], limit_s: float) -> float:
         best = min(best, time.perf_counter() - start)
         repetitions += 1
     return best
+
+
+def _read_call(matrices: np.ndarray, repeats: int) -> Call:
+    """One NumPy call that reads `[count, rows, columns]` `repeats` times, as a stack of the same memory, so that even
+    the smallest working set is read without the interpreter in between."""
+    count, rows, columns = matrices.shape
+    stack = np.broadcast_to(matrices, (repeats, count, rows, columns))
+    vector, product = touched(4 * columns), np.empty((repeats, count, rows), dtype=np.float32)
+    return lambda: np.matmul(stack, vector, out=product)
+
+
+def _gemm_call(x: np.ndarray, w: np.ndarray) -> Call:
+    y = np.empty((len(x), len(w)), dtype=np.float32)
+    return lambda: np.matmul(x, w.T, out=y)
