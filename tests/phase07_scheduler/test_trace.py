@@ -9,8 +9,8 @@ import pytest
 from scheduling import World, make_request
 
 from minifer.errors import FormatError
-from minifer.scheduler.plan import StepPlan, TokenEvent
 from minifer.formats.trace_lines import mismatch, read_trace, schema
+from minifer.scheduler.plan import StepPlan, TokenEvent
 from minifer.trace import TraceWriter
 
 
