@@ -44,6 +44,7 @@ CACHE_LONGEST = 64  # characters
 
 # Unicode's White_Space, which `lstrip` and `rstrip` of added tokens mean; str.strip() would also take U+001C to U+001F.
 BLANKS = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+BLANK_RUN = regex.compile(r"\s*")
 
 
 class PieceCache(dict[str, list[int]]):
@@ -71,19 +72,19 @@ class Finder:
 
     def parts(self, text: str) -> Iterator[str | int]:
         """The text between the tokens as strings (none of them empty), and the tokens as ids, in order."""
-        end, trim = 0, False
-        for match in self.pattern.finditer(text) if self.pattern else ():
+        end = 0
+        while self.pattern and (match := self.pattern.search(text, end)):
             token = self.tokens[match.group()]
             between = text[end : match.start()]
-            between = between.lstrip(BLANKS) if trim else between
             between = between.rstrip(BLANKS) if token.lstrip else between
             if between:
                 yield between
             yield token.id
-            end, trim = match.end(), token.rstrip
-        rest = text[end:].lstrip(BLANKS) if trim else text[end:]
-        if rest:
-            yield rest
+            end = match.end()
+            if token.rstrip:  # what it swallows is not searched again, even if it holds a token made of blanks
+                end = BLANK_RUN.match(text, end).end()
+        if end < len(text):
+            yield text[end:]
 
 
 class Tokenizer:

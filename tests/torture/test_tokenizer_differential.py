@@ -57,9 +57,9 @@ def test_added_tokens_equal_hugging_face():
     rng = random.Random(105)
     for _ in range(300):
         added = []
-        for number, name in enumerate(rng.sample(["<L>", "<R>", "<LR>", "a b", "é", "<<", "  x", "\n"], 4)):
+        for number, name in enumerate(rng.sample(["<L>", "<R>", "<LR>", "a b", "é!", "<<"], 4)):
             flags = {flag: rng.random() < 0.5 for flag in ("lstrip", "rstrip", "normalized")}
-            added.append({"id": 5000 + number, "content": name, "special": False, "single_word": False, **flags})
+            added.append({"id": tiny.vocab_size + number, "content": name, "special": False, "single_word": False, **flags})
         normalizer = rng.choice([None, {"type": "NFC"}])
         spec = dict(tiny.vocabulary.file.spec) | {"added_tokens": added, "normalizer": normalizer}
         ours, theirs = Tokenizer(from_json(spec)), hugging_face(spec)
