@@ -31,7 +31,7 @@ def test_equal_lengths_gain_nothing() -> None:
 def test_exponential_lengths_gain_the_harmonic_number(seats: int) -> None:  # M5
     """E[max of B] / E[mean] is 1 + 1/2 + ... + 1/B for exponential lengths."""
     rng = random.Random(7)
-    lengths = [1 + int(rng.expovariate(1 / 24)) for _ in range(256)]
+    lengths = [1 + int(rng.expovariate(1 / 16)) for _ in range(256)]
     gain = seat_steps(StaticScheduler, lengths, seats) / seat_steps(ContinuousScheduler, lengths, seats)
     law = sum(1 / i for i in range(1, seats + 1))
     assert gain == pytest.approx(law, rel=0.10)
