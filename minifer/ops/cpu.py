@@ -12,7 +12,7 @@ GPUs, with shared memory as the wire). Ranks meet five times a layer by watching
 input of a layer and writes its own columns of the output, so nothing is sent and nothing is added up.
 
 **Calling.** Each NumPy call costs half a microsecond or more, and a step makes thousands. So gains, the 1/sqrt(D) of
-attention and the sign of SwiGLU are folded into the weights when they are loaded; pairs of RoPE are stored next to each
+attention and the half of SwiGLU are folded into the weights when they are loaded; pairs of RoPE are stored next to each
 other, so that a rotation is one complex product.
 
 Elsewhere than on Linux and x86-64 (other processors may reorder writes, other systems share memory differently) there
@@ -23,6 +23,7 @@ was opened with `batch_invariant=True`: then every row goes through the kernel o
 """
 
 import contextlib
+import math
 import mmap
 import os
 import pickle
@@ -65,8 +66,13 @@ SMALL_PRODUCT = 1_000_000
 MANY_ROWS = 24
 """From here on one large product is faster than many small ones."""
 
+SHORT_RUN = 64
+"""A sequence whose runs are shorter than this on average is gathered before it is read."""
+
 MAX_ROWS = 8192
 """Most tokens of one step."""
+
+ONE, HALF = np.float32(1), np.float32(0.5)
 
 SPIN_S = 0.004
 """How long an idle rank watches for the next step before it goes to sleep."""
@@ -122,6 +128,10 @@ class Shard:
     out_bias: np.ndarray | None
     head_norm: np.ndarray | None
 
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Shard":
+        """The same with `function` applied to every array."""
+        return Shard(**{name: None if a is None else function(a) for name, a in vars(self).items()})  # type: ignore[arg-type]
+
 
 class Arena:
     """One piece of memory for all weights of a rank, in the order in which a step reads them.
@@ -133,10 +143,8 @@ class Arena:
         """Room for `floats` numbers."""
         self._memory, self._used = np.empty(floats, np.float32), 0
 
-    def keep(self, array: np.ndarray | None) -> np.ndarray | None:
+    def keep(self, array: np.ndarray) -> np.ndarray:
         """A copy of `array` in here; it starts on a cache line."""
-        if array is None:
-            return None
         start, self._used = self._used, self._used + padded(array.size)
         view = self._memory[start : start + array.size].reshape(array.shape)
         view[:] = array
@@ -295,104 +303,101 @@ def piece_of(n: int, k: int, rows: int) -> int:
 
 def normed(x: np.ndarray, eps: float, row_by_row: bool = False) -> np.ndarray:
     """`x / rms(x)` by row; the gain is already in the next weight."""
-    if x.shape[0] == 1:
+    if len(x) == 1:
         row = x[0]
-        return x * np.float32(1.0 / (row.dot(row) / row.size + eps) ** 0.5)
+        return x * np.float32(1.0 / math.sqrt(float(row.dot(row)) / row.size + eps))
     if row_by_row:
         return np.concatenate([normed(x[i : i + 1], eps) for i in range(len(x))])
-    scale = np.vecdot(x, x)
-    scale /= np.float32(x.shape[1])
-    scale += np.float32(eps)
-    np.sqrt(scale, out=scale)
-    return x / scale[:, None]
+    return x / rms(x, eps)
+
+
+def rms(x: np.ndarray, eps: float) -> np.ndarray:
+    """The root of the mean square over the last axis, kept as an axis of length 1."""
+    mean = np.vecdot(x, x)
+    mean /= np.float32(x.shape[-1])
+    mean += np.float32(eps)
+    return np.sqrt(mean, out=mean)[..., None]
 
 
 def swiglu(gate_up: np.ndarray, out: np.ndarray) -> None:
-    """`silu(gate) * up` from `[T, 2 f]` into `out [T, f]`.
+    """`silu(gate) * up` from `[T, 2 f]` into `out [T, f]`, a tile of rows at a time.
 
-    Both halves come with their sign flipped (see `_shard`): with g = -gate, silu(gate) * up is g / (1 + exp(g)) * -up.
+    The gate comes halved (see `shard`): with g = gate / 2, silu(gate) is g * (1 + tanh(g)). That is two calls fewer
+    than by way of exp, whose overflow would have to be silenced, and nothing overflows.
     """
     f = out.shape[1]
     for start in range(0, len(out), TILE):
         g, u, e = gate_up[start : start + TILE, :f], gate_up[start : start + TILE, f:], out[start : start + TILE]
-        np.exp(g, out=e)
-        e += 1
-        np.divide(g, e, out=e)
+        np.tanh(g, out=e)
+        e += ONE
+        e *= g
         e *= u
 
 
 def rotate(heads: np.ndarray, turn: np.ndarray) -> None:
-    """RoPE in place: `heads [T, n, D]` with pairs side by side are complex numbers, `turn [T, D/2]` their rotations."""
+    """RoPE in place: `heads [T, n, D]`, pairs side by side, are complex numbers; `turn [T, 1, D/2]` their rotations."""
     z = heads.view(np.complex64)
-    z *= turn[:, None, :]
+    z *= turn
 
 
-def attend(
-    q: np.ndarray,
-    keys: list[np.ndarray],
-    values: list[np.ndarray],
-    out: np.ndarray,
-    first: int,
-    window: int,
-    tile: int = TILE,
-) -> None:
-    """Causal attention of T queries of one kv head's group: `q [T, G, D]`, pieces of keys `[D, s]` and values `[s, D]`.
+@dataclass(frozen=True)
+class Tile:
+    """Some queries of one sequence: rows `start` to `stop` of the step, and the `pieces` of the cache that they read,
+    `context` keys in all.
 
-    Query t stands at position `first + t`; the pieces begin at position 0. The scale is already in q. A prefill goes
-    by tiles of queries, each of which sees only the keys up to its own last position.
+    `hidden [T, n]` is true where one of the T queries may not see one of the last n keys; None for a single query.
     """
-    length = q.shape[0]
-    for start in range(0, length, tile):
-        stop = min(start + tile, length)
-        low = max(0, first + start - window + 1)
-        ks, vs = _clip(keys, values, low, first + stop)
-        out[start:stop] = _attend_tile(q[start:stop], ks, vs, first + start - low, window)
+
+    start: int
+    stop: int
+    pieces: list[tuple[int, int]]
+    context: int
+    hidden: np.ndarray | None
 
 
-def _clip(
-    keys: list[np.ndarray], values: list[np.ndarray], low: int, high: int
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The parts of the pieces that hold positions low to high."""
-    if low == 0 and len(keys) == 1 and keys[0].shape[1] == high:
-        return keys, values
-    ks, vs, at = [], [], 0
-    for k, v in zip(keys, values, strict=True):
-        a, b = max(low - at, 0), min(high - at, v.shape[0])
-        if a < b:
-            ks.append(k[:, a:b])
-            vs.append(v[a:b])
-        at += v.shape[0]
-    return ks, vs
+def tiles_of(span: Span, block_size: int, window: int, size: int, longest: int) -> list[Tile]:
+    """A sequence's queries in tiles of `size`, each with the keys from its first query's window to its last query.
+
+    Pieces are at most `longest` keys, so that a product with one kv head's queries stays a small one.
+    """
+    first, found = span.context - span.length, []
+    for start in range(0, span.length, size):
+        length = min(size, span.length - start)
+        low, high = max(0, first + start - window + 1), first + start + length
+        pieces = [
+            (a, min(a + longest, stop))
+            for begin, stop in _clip(runs(span.block_table, high, block_size), low)
+            for a in range(begin, stop, longest)
+        ]
+        rows = span.start + start
+        found.append(Tile(rows, rows + length, pieces, high - low, _hidden(length, high - low, window)))
+    return found
 
 
-def _attend_tile(q: np.ndarray, ks: list[np.ndarray], vs: list[np.ndarray], first: int, window: int) -> np.ndarray:
-    """One tile; its queries stand at `first`, `first + 1`, ... counted from the first key that is given."""
-    length, group, depth = q.shape
-    rows = q.reshape(length * group, depth)
-    if len(ks) == 1:
-        scores = np.matmul(rows, ks[0])
-    else:
-        scores = np.concatenate([np.matmul(rows, k) for k in ks], axis=1)
-    if length > 1:
-        _mask(scores.reshape(length, group, -1), first, window)
-    scores -= scores.max(axis=1, keepdims=True)
-    np.exp(scores, out=scores)
-    total = scores.sum(axis=1, keepdims=True)
-    result, at = np.matmul(scores[:, : len(vs[0])], vs[0]), len(vs[0])
-    for v in vs[1:]:
-        result += np.matmul(scores[:, at : at + len(v)], v)
-        at += len(v)
-    result /= total
-    return result.reshape(length, group, depth)
+def _clip(pieces: list[tuple[int, int]], low: int) -> list[tuple[int, int]]:
+    """The pieces without their first `low` slots.
+
+    >>> _clip([(8, 16), (0, 4)], 9)
+    [(1, 4)]
+    """
+    kept = []
+    for a, b in pieces:
+        if b - a > low:
+            kept.append((a + low, b))
+        low = max(0, low - (b - a))
+    return kept
 
 
-def _mask(scores: np.ndarray, first: int, window: int) -> None:
-    """Set to -inf what lies after each query, and what lies a window or more before it: `[T, G, S]` in place."""
-    length, _, context = scores.shape
-    query = np.arange(first, first + length, dtype=np.int32)[:, None]
-    key = np.arange(context, dtype=np.int32)[None, :]
-    hidden = key > query if first + length - 1 < window else (key > query) | (key <= query - window)
-    np.copyto(scores, np.float32(-np.inf), where=hidden[:, None, :])
+def _hidden(length: int, context: int, window: int) -> np.ndarray | None:
+    """The mask of a tile whose last query is the last of `context` keys. Without a window that bites, only the tile's
+    own keys can be hidden from it."""
+    if length == 1:
+        return None
+    query = np.arange(context - length, context)[:, None]
+    key = np.arange(context if context > window else length)[None, :]
+    if context <= window:
+        return key > query - (context - length)
+    return (key > query) | (key <= query - window)
 
 
 def stretches(slots: list[int]) -> list[tuple[slice, slice]]:
@@ -415,19 +420,23 @@ class Rank:
     def __init__(
         self, shape: Shape, ranks: int, rank: int, board: Board, meeting: Meeting, *, row_by_row: bool = False
     ) -> None:
-        """Nothing is loaded yet; `layers` and `head` are filled by whoever has the weights."""
+        """Nothing is loaded yet; see `load`."""
         s = self.shape = shape
         self.board, self.meeting, self.row_by_row = board, meeting, row_by_row
         self.layers: list[Shard] = []
-        self.head: np.ndarray | None = None
+        self.top: Any = None  # the head's rows, once loaded
         self.hidden = share(s.hidden, ranks, rank)
         self.gated = share(s.feed_forward, ranks, rank)
         self.vocab = share(s.vocab, ranks, rank)
         self.heads = share(s.heads, ranks, rank)  # the query heads it attends with
         self.projected = share(s.heads + 2 * s.kv_heads, ranks, rank)  # the heads of q, k, v it computes
-        self.store: KVStore | None = None
-        self.batch: Batch | None = None
-        self.turn = np.empty((0, s.head_dim // 2), np.complex64)
+        group = s.heads // s.kv_heads
+        first, last = self.heads.start, self.heads.stop
+        #: kv heads, each with those of this rank's query heads that read it, counted from this rank's first
+        self.groups = [
+            (kv, slice(max(first, kv * group) - first, min(last, (kv + 1) * group) - first))
+            for kv in range(first // group, -(-last // group))
+        ]
 
     def load(self, shards: Iterator[Shard], head: Callable[[], np.ndarray]) -> None:
         """Take over the weights: one shard for each layer, then the head."""
@@ -435,14 +444,35 @@ class Rank:
         floats = sum(padded(a.size) for a in vars(first).values() if a is not None)
         arena = Arena(s.layers * floats + padded((self.vocab.stop - self.vocab.start) * s.hidden))
         for one in chain([first], shards):
-            self.layers.append(Shard(*(arena.keep(a) for a in vars(one).values())))
-        self.head = arena.keep(head())
+            self.layers.append(one.map(arena.keep))
+        self.top = arena.keep(head())
 
     def begin(self, batch: Batch, turn: np.ndarray, store: KVStore) -> None:
-        """Take up a step: its layout, RoPE's rotations `[T, D/2]` as complex numbers, and the cache."""
-        self.batch, self.turn, self.store = batch, turn, store
-        self.pieces = [runs(span.block_table, span.context, store.block_size) for span in batch.spans]
+        """Take up a step: its layout, RoPE's rotations `[T, D/2]` as complex numbers, and the cache.
+
+        Every layer works on the same views of the board, so they are made here.
+        """
+        s, size, rows, mine = self.shape, 1 if self.row_by_row else TILE, len(turn), self.projected
+        longest = max(1, SMALL_PRODUCT // (s.heads // s.kv_heads * s.head_dim))
+        self.logit_rows, self.turn, self.store = batch.logit_rows, turn[:, None, :], store
+        self.tiles = [t for span in batch.spans for t in tiles_of(span, store.block_size, s.window, size, longest)]
         self.written = stretches(batch.slots.tolist())
+        board, d = self.board, s.head_dim
+        self.x, self.attended, self.gated_all = board.x[:rows], board.attended[:rows], board.gated[:rows]
+        self.x_mine, self.gated_mine = self.x[:, self.hidden], self.gated_all[:, self.gated]
+        self.qkv_mine = board.qkv[:rows, mine.start * d : mine.stop * d]
+        heads = board.qkv[:rows].reshape(rows, -1, d)
+        self.turned = heads[:, mine.start : min(mine.stop, s.heads + s.kv_heads)]
+        self.q, self.o = heads[:, self.heads], self.attended.reshape(rows, -1, d)[:, self.heads]
+        self.new_k = self._new(heads, s.heads)
+        self.new_v = self._new(heads, s.heads + s.kv_heads)
+        self.y = np.empty(self.x_mine.shape, np.float32)
+        self.gate_up = np.empty((rows, 2 * self.gated_mine.shape[1]), np.float32)
+
+    def _new(self, heads: np.ndarray, first: int) -> tuple[slice, np.ndarray] | None:
+        """Which kv heads of the kind that begins at head `first` this rank computes, and where they stand; or None."""
+        a, b = max(self.projected.start, first), min(self.projected.stop, first + self.shape.kv_heads)
+        return (slice(a - first, b - first), heads[:, a:b]) if a < b else None
 
     def linear(self, w: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
         """`linear` by this room's rule."""
@@ -450,106 +480,133 @@ class Rank:
 
     def attention_block(self, index: int) -> None:
         """x += output projection of attention over norm(x); three meetings."""
-        board, layer = self.board, self.layers[index]
-        rows = len(self.turn)
-        x, qkv = board.x[:rows], board.qkv[:rows]
-        self._project(layer, normed(x, self.shape.eps, self.row_by_row), qkv, index)
+        layer = self.layers[index]
+        self._project(layer)
+        self._write(index)
         self.meeting.meet()  # every head of q, and the cache, are complete
-        self._attend(qkv, board.attended[:rows], index)
+        self._attend(index)
         self.meeting.meet()  # so is the output of every head
-        y = self._scratch(rows, self.hidden)
-        self.linear(layer.out, board.attended[:rows], y)
+        self.linear(layer.out, self.attended, self.y)
         if layer.out_bias is not None:
-            y += layer.out_bias
-        x[:, self.hidden] += y
+            self.y += layer.out_bias
+        self.x_mine += self.y
         self.meeting.meet()
 
     def mlp_block(self, index: int) -> None:
         """x += gated feed-forward of norm(x); two meetings."""
-        board, layer = self.board, self.layers[index]
-        rows = len(self.turn)
-        x, gated = board.x[:rows], board.gated[:rows]
-        gate_up = np.empty((rows, len(layer.gate_up)), np.float32)
-        self.linear(layer.gate_up, normed(x, self.shape.eps, self.row_by_row), gate_up)
-        with np.errstate(over="ignore"):
-            swiglu(gate_up, gated[:, self.gated])
+        layer = self.layers[index]
+        self.linear(layer.gate_up, normed(self.x, self.shape.eps, self.row_by_row), self.gate_up)
+        swiglu(self.gate_up, self.gated_mine)
         self.meeting.meet()
-        y = self._scratch(rows, self.hidden)
-        self.linear(layer.down, gated, y)
-        x[:, self.hidden] += y
+        self.linear(layer.down, self.gated_all, self.y)
+        self.x_mine += self.y
         self.meeting.meet()
 
     def logits(self, count: int) -> None:
         """Logits of the rows that the batch asks for, into the board; one meeting."""
-        assert self.head is not None
-        assert self.batch is not None
-        h = normed(self.board.x[self.batch.logit_rows], self.shape.eps, self.row_by_row)
-        self.linear(self.head, h, self.board.logits[:count, self.vocab])
+        h = normed(self.x[self.logit_rows], self.shape.eps, self.row_by_row)
+        self.linear(self.top, h, self.board.logits[:count, self.vocab])
         self.meeting.meet()
 
-    def _scratch(self, rows: int, columns: slice) -> np.ndarray:
-        return np.empty((rows, columns.stop - columns.start), np.float32)
-
-    def _project(self, layer: Shard, h: np.ndarray, qkv: np.ndarray, index: int) -> None:
-        """This rank's heads of q, k and v: normed (Qwen3), rotated, and k and v written to the cache."""
-        s, mine, rows = self.shape, self.projected, len(h)
-        d = s.head_dim
-        y = qkv[:, mine.start * d : mine.stop * d]
-        self.linear(layer.qkv, h, y)
+    def _project(self, layer: Shard) -> None:
+        """This rank's heads of q, k and v; those of q and k normed (Qwen3) and rotated."""
+        self.linear(layer.qkv, normed(self.x, self.shape.eps, self.row_by_row), self.qkv_mine)
         if layer.qkv_bias is not None:
-            y += layer.qkv_bias
-        heads = qkv.reshape(rows, -1, d)[:, mine]
-        turned = heads[:, : max(0, s.heads + s.kv_heads - mine.start)]
+            self.qkv_mine += layer.qkv_bias
         if layer.head_norm is not None:
-            self._norm_heads(turned, layer.head_norm)
-        if turned.shape[1]:
-            rotate(turned, self.turn)
-        self._write(heads, mine, index)
+            self.turned /= rms(self.turned, self.shape.eps)
+            self.turned *= layer.head_norm[: self.turned.shape[1]]
+        rotate(self.turned, self.turn)
 
-    def _norm_heads(self, heads: np.ndarray, gain: np.ndarray) -> None:
-        scale = np.vecdot(heads, heads)
-        scale /= np.float32(self.shape.head_dim)
-        scale += np.float32(self.shape.eps)
-        np.sqrt(scale, out=scale)
-        heads /= scale[..., None]
-        heads *= gain[: heads.shape[1]]
+    def _write(self, index: int) -> None:
+        """The new keys and values that this rank computed go to their slots."""
+        for rows, slots in self.written:
+            if self.new_k is not None:
+                heads, new = self.new_k
+                self.store.k(index)[heads, :, slots] = new[rows].transpose(1, 2, 0)
+            if self.new_v is not None:
+                heads, new = self.new_v
+                self.store.v(index)[heads, slots] = new[rows].transpose(1, 0, 2)
 
-    def _write(self, heads: np.ndarray, mine: slice, index: int) -> None:
-        """Those of `heads [T, n, D]` that are keys or values go to their slots."""
-        s = self.shape
-        assert self.store is not None
-        assert self.batch is not None
-        for cache, first, axes in (
-            (self.store.k(index), s.heads, (1, 2, 0)),
-            (self.store.v(index), s.heads + s.kv_heads, (1, 0, 2)),
-        ):
-            a, b = max(mine.start - first, 0), min(mine.stop - first, s.kv_heads)
-            if a >= b:
-                continue
-            part = heads[:, first + a - mine.start : first + b - mine.start].transpose(axes)
-            for rows, slots in self.written:
-                if axes == (1, 2, 0):
-                    cache[a:b, :, slots] = part[:, :, rows]
-                else:
-                    cache[a:b, slots] = part[:, rows]
-
-    def _attend(self, qkv: np.ndarray, out: np.ndarray, index: int) -> None:
-        """This rank's query heads, sequence by sequence and kv head by kv head."""
-        s = self.shape
-        assert self.store is not None
-        assert self.batch is not None
-        rows, group = len(qkv), s.heads // s.kv_heads
-        q, o = qkv.reshape(rows, -1, s.head_dim), out.reshape(rows, s.heads, s.head_dim)
+    def _attend(self, index: int) -> None:
+        """This rank's query heads, tile by tile. The scale is already in q."""
         k, v = self.store.k(index), self.store.v(index)
-        for span, pieces in zip(self.batch.spans, self.pieces, strict=True):
-            mine = slice(span.start, span.start + span.length)
-            first = span.context - span.length
-            for kv in range(self.heads.start // group, -(-self.heads.stop // group)):
-                h = slice(max(self.heads.start, kv * group), min(self.heads.stop, (kv + 1) * group))
-                keys, values = [k[kv, :, a:b] for a, b in pieces], [v[kv, a:b] for a, b in pieces]
-                if self.row_by_row:  # sums must not depend on how the sequence happens to be cut
-                    keys, values = [np.concatenate(keys, axis=1)], [np.concatenate(values)]
-                attend(q[mine, h], keys, values, o[mine, h], first, s.window, 1 if self.row_by_row else TILE)
+        for tile in self.tiles:
+            keys, values, pieces = k, v, tile.pieces
+            if len(pieces) > 1 and (self.row_by_row or tile.context < SHORT_RUN * len(pieces)):
+                keys, values, pieces = gather(k, v, pieces)
+            attend = attend_one if tile.hidden is None else attend_many
+            q, o = self.q[tile.start : tile.stop], self.o[tile.start : tile.stop]
+            attend(q, keys, values, pieces, tile, self.groups, o)
+
+
+Pieces = list[tuple[int, int]]
+Groups = list[tuple[int, slice]]
+
+
+def gather(k: np.ndarray, v: np.ndarray, pieces: Pieces) -> tuple[np.ndarray, np.ndarray, Pieces]:
+    """The keys and values of scattered pieces in one: copying once is cheaper than many tiny products."""
+    keys = np.concatenate([k[:, :, a:b] for a, b in pieces], axis=2)
+    return keys, np.concatenate([v[:, a:b] for a, b in pieces], axis=1), [(0, keys.shape[2])]
+
+
+def attend_one(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, pieces: Pieces, tile: Tile, groups: Groups, out: np.ndarray
+) -> None:
+    """One query `[1, n, D]`, as in decode: all heads share one softmax, so that few calls are made."""
+    q, out = q[0], out[0]
+    scores = np.empty((len(q), tile.context), np.float32)
+    for kv, h in groups:
+        scores_into(q[h], k[kv], pieces, scores[h])
+    total = exponentials(scores)
+    for kv, h in groups:
+        weighted_sum_into(scores[h], v[kv], pieces, out[h])
+    out /= total
+
+
+def attend_many(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, pieces: Pieces, tile: Tile, groups: Groups, out: np.ndarray
+) -> None:
+    """A tile of queries `[T, n, D]` of a prefill, kv head by kv head, so that the scores stay in the L2 cache."""
+    length, _, d = q.shape
+    assert tile.hidden is not None
+    for kv, h in groups:
+        rows = q[:, h].transpose(1, 0, 2).reshape(-1, d)
+        scores = np.empty((len(rows), tile.context), np.float32)
+        scores_into(rows, k[kv], pieces, scores)
+        masked = scores.reshape(-1, length, tile.context)[:, :, tile.context - tile.hidden.shape[1] :]
+        np.copyto(masked, np.float32(-np.inf), where=tile.hidden)
+        total = exponentials(scores)
+        weighted_sum_into(scores, v[kv], pieces, rows)
+        rows /= total
+        out[:, h] = rows.reshape(-1, length, d).transpose(1, 0, 2)
+
+
+def scores_into(q: np.ndarray, k: np.ndarray, pieces: list[tuple[int, int]], scores: np.ndarray) -> None:
+    """`scores [rows, S] = q [rows, D] @ k[D, slots]` over the pieces, one after the other."""
+    at = 0
+    for a, b in pieces:
+        np.matmul(q, k[:, a:b], out=scores[:, at : at + b - a])
+        at += b - a
+
+
+def exponentials(scores: np.ndarray) -> np.ndarray:
+    """`exp(score - largest)` in place, and the sums of the rows `[rows, 1]` by which the result must be divided."""
+    scores -= np.maximum.reduce(scores, axis=1, keepdims=True)
+    np.exp(scores, out=scores)
+    return np.add.reduce(scores, axis=1, keepdims=True)
+
+
+def weighted_sum_into(p: np.ndarray, v: np.ndarray, pieces: list[tuple[int, int]], out: np.ndarray) -> None:
+    """`out [rows, D] = p [rows, S] @ v[slots, D]` over the pieces; nothing is gathered."""
+    at = 0
+    for a, b in pieces:
+        part = p[:, at : at + b - a]
+        if at == 0:
+            np.matmul(part, v[a:b], out=out)
+        else:
+            out += np.matmul(part, v[a:b])
+        at += b - a
 
 
 # --- the room: rank 0 here, the others as processes -------------------------------------------------------------------
@@ -605,7 +662,7 @@ class Ops:
         meeting = Meeting(self._board.flags, self.num_ranks, 0, partial(_check, self._peers))
         self._rank = Rank(shape, self.num_ranks, 0, self._board, meeting, row_by_row=batch_invariant)
         # With ranks of its own the room wants one BLAS thread in this process; close() gives the others back.
-        self._limits = threadpool_limits(1, "blas") if self._peers else None
+        self._limits = threadpool_limits(1, "blas") if self._peers or threads == 1 else None
         self._step = 0
         self._finalizer = weakref.finalize(self, _close, self._peers, self._limits)
 
@@ -723,7 +780,7 @@ def shard(config: "ModelConfig", layer: "LayerWeights", ranks: int, rank: int) -
     """One rank's rows of a layer, with everything folded in that can be.
 
     The gain of a norm goes into the columns of the weights behind it, 1/sqrt(D) into q (into q's own norm where there
-    is one), the minus sign of SwiGLU into gate and up; q and k get their pairs of RoPE side by side.
+    is one), the half of SwiGLU into the gate; q and k get their pairs of RoPE side by side.
     """
     c, d = config, config.head_dim
     scale = np.float32(d**-0.5)
@@ -738,11 +795,11 @@ def shard(config: "ModelConfig", layer: "LayerWeights", ranks: int, rank: int) -
         q_gain, k_gain = _pairs(layer.q_norm, d) * norm_scale, _pairs(layer.k_norm, d)
         norm = np.stack([q_gain] * c.num_attention_heads + [k_gain] * c.num_key_value_heads)[mine]
     f, e = share(c.intermediate_size, ranks, rank), share(c.hidden_size, ranks, rank)
-    gain = -layer.mlp_norm
+    gain = layer.mlp_norm
     return Shard(
         qkv * layer.attention_norm,
         layer.wo[e],
-        np.concatenate([layer.w_gate[f] * gain, layer.w_up[f] * gain]),
+        np.concatenate([layer.w_gate[f] * (HALF * gain), layer.w_up[f] * gain]),
         layer.w_down[e],
         bias,
         None if layer.bo is None else layer.bo[e],
