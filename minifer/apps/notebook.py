@@ -29,8 +29,8 @@ MODEL_VARIABLE = "MINIFER_NOTEBOOK_MODEL"
 
 DOTS_PER_INCH = 96
 
-NOT_QUIET = 0.1
-"""If the same measurement moves by more than this, something else was using the machine."""
+NOT_QUIET = 10
+"""If the same measurement moves by more than this many percent, something else was using the machine."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,11 @@ def _summary_lines() -> list[str]:
     report = doctor.examine()
     versions, cpu, memory = report["versions"], report["cpu"], report["memory"]
     words = versions["system"].split()
+    threads = report["blas"][0]["num_threads"] if report["blas"] else "?"
     system = f"{words[0]} {words[-1]}"  # the release of the kernel in between is no condition of a measurement
     lines = [
         f"minifer {versions['minifer']}, Python {versions['python']}, NumPy {versions['numpy']}, {system}",
-        f"CPU     {cpu['name']}, {cpu['usable_cores']} usable cores",
+        f"CPU     {cpu['name']}, {cpu['usable_cores']} usable cores, BLAS threads: {threads}",
         f"memory  {memory['available_bytes'] / 1e9:.1f} of {memory['total_bytes'] / 1e9:.1f} GB available",
         f"GPU     {report['gpu'].get('name') or 'none, and none is needed here'}",
     ]
@@ -108,13 +109,9 @@ def drift(before: float, after: float) -> None:
     >>> drift(80.0, 120.0)
     Measured again at the end: 120 after 80 (+50 %). Machine not quiet: take no figure home.
     """
-    change = after / before - 1
+    change = 100 * (after / before - 1)
     verdict = "The machine was quiet." if abs(change) <= NOT_QUIET else "Machine not quiet: take no figure home."
-    print(
-        f"Measured again at the end: {digits(after)} after {digits(before)} ({change:+.0%}). {verdict}".replace(
-            "%", " %"
-        )
-    )
+    print(f"Measured again at the end: {digits(after)} after {digits(before)} ({change:+.0f} %). {verdict}")
 
 
 class Guesses:
