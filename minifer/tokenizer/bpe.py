@@ -220,8 +220,13 @@ def encode_by_ranks(data: bytes, ranks: Mapping[bytes, int], tokens: Mapping[int
     """
     if data in ranks:
         return [ranks[data]]
-    parts = merge([data[i : i + 1] for i in range(len(data))], lambda pair: ranks.get(pair[0] + pair[1]), tokens)
+    parts = merge(single_bytes(data), lambda pair: ranks.get(pair[0] + pair[1]), tokens)
     return [ranks[part] for part in parts]
+
+
+def single_bytes(data: bytes) -> list[bytes]:
+    """`b"hi"` as `[b"h", b"i"]`."""
+    return [data[i : i + 1] for i in range(len(data))]
 
 
 def merge(
@@ -238,14 +243,26 @@ def merge(
 
 def merge_by_scan(tokens, rank_of, made):  # type: ignore[no-untyped-def]
     """`merge` as it is defined: look at all pairs, merge the best one, look again. Quadratic."""
-    tokens = list(tokens)
+    for stage in merge_stages(tokens, rank_of, made):
+        tokens = stage
+    return list(tokens)
+
+
+def merge_stages(tokens, rank_of, made):  # type: ignore[no-untyped-def]
+    """What `merge_by_scan` goes through, one list for each merge, the unmerged tokens first.
+
+    >>> merges = {(97, 97): 256, (256, 97): 257, (257, 98): 258}
+    >>> list(merge_stages(list(b"aaab"), merges.get, range(259)))
+    [[97, 97, 97, 98], [256, 97, 98], [257, 98], [258]]
+    """
     while True:
+        yield tokens
         ranks = [rank_of(pair) for pair in pairwise(tokens)]
         best = min((rank for rank in ranks if rank is not None), default=None)
         if best is None:
-            return tokens
+            return
         place = ranks.index(best)
-        tokens[place : place + 2] = [made[best]]
+        tokens = [*tokens[:place], made[best], *tokens[place + 2 :]]
 
 
 def merge_by_heap(tokens, rank_of, made):  # type: ignore[no-untyped-def]

@@ -21,7 +21,7 @@ Not here: the loop over text, and what counts as text from a user (`tokenizer`).
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -75,6 +75,7 @@ class Vocabulary:
 
     file: VocabFile
     encode_piece: Callable[[str], list[int]]
+    stages: Callable[[str], Iterator[list[bytes]]]  # one piece from single units to tokens, merge by merge
     token_bytes: Mapping[int, bytes]
     split: pretokenize.Split
     normalize: Callable[[str], str] = str
@@ -114,6 +115,9 @@ def _ranked(file: VocabFile) -> Vocabulary:
     return Vocabulary(
         file,
         encode_piece=lambda piece: bpe.encode_by_ranks(piece.encode(), file.ranks, tokens),
+        stages=lambda piece: bpe.merge_stages(
+            bpe.single_bytes(piece.encode()), lambda pair: file.ranks.get(pair[0] + pair[1]), tokens
+        ),
         token_bytes=tokens | {token.id: token.content.encode() for token in file.added},
         split=pretokenize.splitter(pattern),
     )
@@ -125,9 +129,11 @@ def _merged(file: VocabFile, spec: Mapping[str, Any], missing: str) -> Vocabular
     to_bytes, strip_first = _decoder(spec.get("decoder"), byte_level)
     token_bytes = {index: to_bytes(token) for token, index in file.vocab.items()}
     token_bytes |= {token.id: token.content.encode() if byte_level else to_bytes(token.content) for token in file.added}
+    model = MergeModel.of(file, spec["model"], byte_level, missing)
     return Vocabulary(
         file,
-        encode_piece=MergeModel.of(file, spec["model"], byte_level, missing).encode,
+        encode_piece=model.encode,
+        stages=lambda piece: ([token_bytes[token] for token in stage] for stage in model.stages(piece)),
         token_bytes=token_bytes,
         split=pretokenize.from_json(spec.get("pre_tokenizer")),
         normalize=_normalizer(spec.get("normalizer")),
@@ -168,11 +174,18 @@ class MergeModel:
         letters = spell(piece.encode()) if self.byte_level else piece
         if self.ignore_merges and letters in self.vocab:
             return [self.vocab[letters]]
+        return bpe.merge(self._units(letters), self.ranks.get, self.made)
+
+    def stages(self, piece: str) -> Iterator[list[int]]:
+        """The same merge by merge (`ignore_merges` would skip them, but has the same end)."""
+        letters = spell(piece.encode()) if self.byte_level else piece
+        return bpe.merge_stages(self._units(letters), self.ranks.get, self.made)
+
+    def _units(self, letters: str) -> list[int]:
         try:
-            units = [self.vocab[letter] for letter in letters]
+            return [self.vocab[letter] for letter in letters]
         except KeyError:
-            units = self._units_with_gaps(letters)
-        return bpe.merge(units, self.ranks.get, self.made)
+            return self._units_with_gaps(letters)
 
     def _units_with_gaps(self, letters: str) -> list[int]:
         units: list[int] = []
@@ -278,7 +291,7 @@ def json_of_ranks(file: VocabFile) -> dict[str, Any]:
         def lower(pair: tuple[bytes, bytes], limit: int = rank) -> int | None:
             return found if (found := file.ranks.get(pair[0] + pair[1], limit)) < limit else None
 
-        parts = bpe.merge([token[i : i + 1] for i in range(len(token))], lower, tokens)
+        parts = bpe.merge(bpe.single_bytes(token), lower, tokens)
         if len(parts) == 2:  # one part is a single byte; more than two: only the whole piece is ever this token
             pairs.append([spell(part) for part in parts])
     cut = pretokenize.json_of(pretokenize.PATTERNS.get(file.cut_by or "", file.cut_by or ""))
