@@ -93,30 +93,6 @@ def share(total: int, ranks: int, rank: int) -> slice:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The numbers of a model that a rank needs; see `ModelConfig`."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    feed_forward: int
-    vocab: int
-    eps: float
-    window: int
-    max_rows: int
-
-    @classmethod
-    def of(cls, c: "ModelConfig") -> "Shape":
-        """From a configuration."""
-        return cls(
-            c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim,
-            c.intermediate_size, c.vocab_size, c.rms_norm_eps, c.window(), min(c.max_position_embeddings, MAX_ROWS),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Shard:
     """One rank's rows of one layer, and its heads. `qkv` holds whole heads: some of q, some of k, some of v."""
 
@@ -164,10 +140,11 @@ class Board:
 
     STEP_WORDS = 1 << 20
 
-    def __init__(self, file: int, shape: Shape, ranks: int) -> None:
+    def __init__(self, file: int, config: "ModelConfig", ranks: int) -> None:
         """Map the open file descriptor `file`, which is made large enough."""
-        s, rows = shape, shape.max_rows
-        widths = (s.hidden, (s.heads + 2 * s.kv_heads) * s.head_dim, s.heads * s.head_dim, s.feed_forward, s.vocab)
+        c, rows = config, max_rows(config)
+        q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+        widths = (c.hidden_size, q + 2 * kv, q, c.intermediate_size, c.vocab_size)
         flag_words = 8 * (ranks + 2)  # one cache line for each rank's counter
         words = flag_words + self.STEP_WORDS
         memory = shared_memory(file, 8 * words + 4 * rows * sum(widths))
@@ -205,14 +182,30 @@ class Board:
         return store_id, Batch(None, positions, slots, tuple(spans), logit_rows)
 
 
+def max_rows(config: "ModelConfig") -> int:
+    """Most tokens of one step: no more than the context, nor than `MAX_ROWS`."""
+    return min(config.max_position_embeddings, MAX_ROWS)
+
+
 def shared_memory(file: int, size: int) -> mmap.mmap:
     """Map `size` bytes of an open file; every process that has the file sees the same bytes.
 
     subtle: the file is made longer, never shorter. A rank that maps a store late must not cut off what others wrote.
     """
-    if os.fstat(file).st_size < size:
+    if file >= 0 and os.fstat(file).st_size < size:
         os.ftruncate(file, size)
     return mmap.mmap(file, size)
+
+
+def anonymous_file() -> int:
+    """A file without a name, in memory; -1, which maps to memory of one process, where there is only one."""
+    return os.memfd_create("minifer") if sys.platform == "linux" else -1
+
+
+def close_file(file: int) -> None:
+    """Close an `anonymous_file`; what was mapped stays."""
+    if file >= 0:
+        os.close(file)
 
 
 class StepAbandonedError(Exception):
@@ -418,19 +411,20 @@ class Rank:
     """One process's part of the model: its shards, and the steps of a forward pass on them."""
 
     def __init__(
-        self, shape: Shape, ranks: int, rank: int, board: Board, meeting: Meeting, *, row_by_row: bool = False
+        self, config: "ModelConfig", ranks: int, rank: int, board: Board, meeting: Meeting, *, row_by_row: bool = False
     ) -> None:
         """Nothing is loaded yet; see `load`."""
-        s = self.shape = shape
+        c = self.config = config
         self.board, self.meeting, self.row_by_row = board, meeting, row_by_row
         self.layers: list[Shard] = []
         self.top: Any = None  # the head's rows, once loaded
-        self.hidden = share(s.hidden, ranks, rank)
-        self.gated = share(s.feed_forward, ranks, rank)
-        self.vocab = share(s.vocab, ranks, rank)
-        self.heads = share(s.heads, ranks, rank)  # the query heads it attends with
-        self.projected = share(s.heads + 2 * s.kv_heads, ranks, rank)  # the heads of q, k, v it computes
-        group = s.heads // s.kv_heads
+        heads, kv_heads = c.num_attention_heads, c.num_key_value_heads
+        self.hidden = share(c.hidden_size, ranks, rank)
+        self.gated = share(c.intermediate_size, ranks, rank)
+        self.vocab = share(c.vocab_size, ranks, rank)
+        self.heads = share(heads, ranks, rank)  # the query heads it attends with
+        self.projected = share(heads + 2 * kv_heads, ranks, rank)  # the heads of q, k, v it computes
+        group = heads // kv_heads
         first, last = self.heads.start, self.heads.stop
         #: kv heads, each with those of this rank's query heads that read it, counted from this rank's first
         self.groups = [
@@ -440,9 +434,9 @@ class Rank:
 
     def load(self, shards: Iterator[Shard], head: Callable[[], np.ndarray]) -> None:
         """Take over the weights: one shard for each layer, then the head."""
-        s, first = self.shape, next(shards)
+        c, first = self.config, next(shards)
         floats = sum(padded(a.size) for a in vars(first).values() if a is not None)
-        arena = Arena(s.layers * floats + padded((self.vocab.stop - self.vocab.start) * s.hidden))
+        arena = Arena(c.num_hidden_layers * floats + padded((self.vocab.stop - self.vocab.start) * c.hidden_size))
         for one in chain([first], shards):
             self.layers.append(one.map(arena.keep))
         self.top = arena.keep(head())
@@ -452,26 +446,27 @@ class Rank:
 
         Every layer works on the same views of the board, so they are made here.
         """
-        s, size, rows, mine = self.shape, 1 if self.row_by_row else TILE, len(turn), self.projected
-        longest = max(1, SMALL_PRODUCT // (s.heads // s.kv_heads * s.head_dim))
+        c, size, rows, mine = self.config, 1 if self.row_by_row else TILE, len(turn), self.projected
+        num_heads, window = c.num_attention_heads, c.window()
+        longest = max(1, SMALL_PRODUCT // (num_heads // c.num_key_value_heads * c.head_dim))
         self.logit_rows, self.turn, self.store = batch.logit_rows, turn[:, None, :], store
-        self.tiles = [t for span in batch.spans for t in tiles_of(span, store.block_size, s.window, size, longest)]
+        self.tiles = [t for span in batch.spans for t in tiles_of(span, store.block_size, window, size, longest)]
         self.written = stretches(batch.slots.tolist())
-        board, d = self.board, s.head_dim
+        board, d = self.board, c.head_dim
         self.x, self.attended, self.gated_all = board.x[:rows], board.attended[:rows], board.gated[:rows]
         self.x_mine, self.gated_mine = self.x[:, self.hidden], self.gated_all[:, self.gated]
         self.qkv_mine = board.qkv[:rows, mine.start * d : mine.stop * d]
         heads = board.qkv[:rows].reshape(rows, -1, d)
-        self.turned = heads[:, mine.start : min(mine.stop, s.heads + s.kv_heads)]
+        self.turned = heads[:, mine.start : min(mine.stop, num_heads + c.num_key_value_heads)]
         self.q, self.o = heads[:, self.heads], self.attended.reshape(rows, -1, d)[:, self.heads]
-        self.new_k = self._new(heads, s.heads)
-        self.new_v = self._new(heads, s.heads + s.kv_heads)
+        self.new_k = self._new(heads, num_heads)
+        self.new_v = self._new(heads, num_heads + c.num_key_value_heads)
         self.y = np.empty(self.x_mine.shape, np.float32)
         self.gate_up = np.empty((rows, 2 * self.gated_mine.shape[1]), np.float32)
 
     def _new(self, heads: np.ndarray, first: int) -> tuple[slice, np.ndarray] | None:
         """Which kv heads of the kind that begins at head `first` this rank computes, and where they stand; or None."""
-        a, b = max(self.projected.start, first), min(self.projected.stop, first + self.shape.kv_heads)
+        a, b = max(self.projected.start, first), min(self.projected.stop, first + self.config.num_key_value_heads)
         return (slice(a - first, b - first), heads[:, a:b]) if a < b else None
 
     def linear(self, w: np.ndarray, x: np.ndarray, out: np.ndarray) -> None:
@@ -495,7 +490,7 @@ class Rank:
     def mlp_block(self, index: int) -> None:
         """x += gated feed-forward of norm(x); two meetings."""
         layer = self.layers[index]
-        self.linear(layer.gate_up, normed(self.x, self.shape.eps, self.row_by_row), self.gate_up)
+        self.linear(layer.gate_up, normed(self.x, self.config.rms_norm_eps, self.row_by_row), self.gate_up)
         swiglu(self.gate_up, self.gated_mine)
         self.meeting.meet()
         self.linear(layer.down, self.gated_all, self.y)
@@ -504,17 +499,17 @@ class Rank:
 
     def logits(self, count: int) -> None:
         """Logits of the rows that the batch asks for, into the board; one meeting."""
-        h = normed(self.x[self.logit_rows], self.shape.eps, self.row_by_row)
+        h = normed(self.x[self.logit_rows], self.config.rms_norm_eps, self.row_by_row)
         self.linear(self.top, h, self.board.logits[:count, self.vocab])
         self.meeting.meet()
 
     def _project(self, layer: Shard) -> None:
         """This rank's heads of q, k and v; those of q and k normed (Qwen3) and rotated."""
-        self.linear(layer.qkv, normed(self.x, self.shape.eps, self.row_by_row), self.qkv_mine)
+        self.linear(layer.qkv, normed(self.x, self.config.rms_norm_eps, self.row_by_row), self.qkv_mine)
         if layer.qkv_bias is not None:
             self.qkv_mine += layer.qkv_bias
         if layer.head_norm is not None:
-            self.turned /= rms(self.turned, self.shape.eps)
+            self.turned /= rms(self.turned, self.config.rms_norm_eps)
             self.turned *= layer.head_norm[: self.turned.shape[1]]
         rotate(self.turned, self.turn)
 
@@ -651,16 +646,15 @@ class Ops:
         """Start the other ranks; they wait for their weights."""
         self.config, self.device, self.meter = config, device, meter
         self.num_ranks = _ranks(threads, config.num_attention_heads)
-        shape = Shape.of(config)
-        file = _anonymous_file()
-        self._board = Board(file, shape, self.num_ranks)
+        file = anonymous_file()
+        self._board = Board(file, config, self.num_ranks)
         self._frequencies = rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
         common = (file, batch_invariant, self._frequencies)
-        self._peers = [Peer(shape, self.num_ranks, rank, *common) for rank in range(1, self.num_ranks)]
-        os.close(file)
+        self._peers = [Peer(config, self.num_ranks, rank, *common) for rank in range(1, self.num_ranks)]
+        close_file(file)
         # subtle: a method of this object as callback would be a cycle, and the ranks would outlive the room.
         meeting = Meeting(self._board.flags, self.num_ranks, 0, partial(_check, self._peers))
-        self._rank = Rank(shape, self.num_ranks, 0, self._board, meeting, row_by_row=batch_invariant)
+        self._rank = Rank(config, self.num_ranks, 0, self._board, meeting, row_by_row=batch_invariant)
         # With ranks of its own the room wants one BLAS thread in this process; close() gives the others back.
         self._limits = threadpool_limits(1, "blas") if self._peers or threads == 1 else None
         self._step = 0
@@ -693,8 +687,8 @@ class Ops:
 
     def embed(self, embedding: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Rows of `embedding [V, E]` for `tokens [T]`: `[T, E]`. Raises UsageError for more than `MAX_ROWS`."""
-        if len(tokens) > self._rank.shape.max_rows:
-            raise UsageError(f"a step of {len(tokens)} tokens exceeds this room's {self._rank.shape.max_rows}")
+        if len(tokens) > max_rows(self.config):
+            raise UsageError(f"a step of {len(tokens)} tokens exceeds this room's {max_rows(self.config)}")
         counting.embed(self.meter, tokens, embedding)
         return embedding[tokens]
 
@@ -821,12 +815,12 @@ class SharedStore(KVStore):
     def __init__(self, *sizes: int, poison: bool = False, file: int | None = None, identity: int | None = None) -> None:
         """A new cache, or with `file` and `identity` another process's view of one."""
         created = file is None
-        self.file = _anonymous_file() if file is None else file
+        self.file = anonymous_file() if file is None else file
         SharedStore._count += created
         self.identity = SharedStore._count if identity is None else identity
         self._taken = 0
         super().__init__(*sizes, allocate=self._allocate, poison=poison)
-        weakref.finalize(self, os.close, self.file)
+        weakref.finalize(self, close_file, self.file)
 
     def _allocate(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """The next piece of the file. Rows of a power of two would fall into the same places of the cache: they get
@@ -842,7 +836,7 @@ class Peer:
     """Another rank's process, as rank 0 sees it."""
 
     def __init__(
-        self, shape: Shape, ranks: int, rank: int, board: int, row_by_row: bool, frequencies: np.ndarray
+        self, config: "ModelConfig", ranks: int, rank: int, board: int, row_by_row: bool, frequencies: np.ndarray
     ) -> None:
         """Start the process. It gets the board's file, one end of a socket for messages, and a pipe for weights."""
         self.rank = rank
@@ -857,7 +851,7 @@ class Peer:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         )
         theirs.close()
-        self._send((shape, ranks, rank, row_by_row, frequencies))
+        self._send((config, ranks, rank, row_by_row, frequencies))
 
     @property
     def _pipe(self) -> BinaryIO:
@@ -930,19 +924,6 @@ def _close(peers: list[Peer], limits: Any) -> None:
         limits.restore_original_limits()
 
 
-def _anonymous_file() -> int:
-    if sys.platform == "linux":
-        return os.memfd_create("minifer")
-    return _temporary_file()
-
-
-def _temporary_file() -> int:
-    import tempfile
-
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
 def most_ranks() -> int:
     """How many ranks this machine is good for: one per core that this process may use, or 1 (see the docstring)."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
@@ -968,16 +949,16 @@ class Worker:
         """Receive what kind of model this is, then the weights."""
         self._socket = sock
         self._parent = os.getppid()
-        shape, ranks, rank, row_by_row, self._frequencies = self._next()
-        self._board = Board(board, shape, ranks)
+        config, ranks, rank, row_by_row, self._frequencies = self._next()
+        self._board = Board(board, config, ranks)
         self._asleep = 8 + rank - 1
         meeting = Meeting(self._board.flags, ranks, rank, self._check_parent)
-        self._rank = Rank(shape, ranks, rank, self._board, meeting, row_by_row=row_by_row)
+        self._rank = Rank(config, ranks, rank, self._board, meeting, row_by_row=row_by_row)
         self._stores: dict[int, KVStore] = {}
 
     def load(self) -> None:
         """Receive the weights."""
-        self._rank.load((self._next() for _ in range(self._rank.shape.layers)), self._next)
+        self._rank.load((self._next() for _ in range(self._rank.config.num_hidden_layers)), self._next)
 
     @staticmethod
     def _next() -> Any:
@@ -1002,7 +983,7 @@ class Worker:
         while store_id not in self._stores:
             self._receive()
         rank.begin(batch, turns(batch.positions, self._frequencies), self._stores[store_id])
-        for index in range(rank.shape.layers):
+        for index in range(rank.config.num_hidden_layers):
             rank.attention_block(index)
             rank.mlp_block(index)
         rank.logits(len(batch.logit_rows))
