@@ -39,7 +39,7 @@ LAYERS = (
 PURE_PYTHON = ("kv_cache/pool.py", "kv_cache/prefix.py", "scheduler", "metrics.py", "trace.py", "clock.py", "errors.py")
 
 #: The rooms that are loaded on demand, and only by `ops/__init__.py`.
-FAST_ROOMS = ("minifer.ops.cpu", "minifer.ops.cuda")
+FAST_ROOMS = ("minifer.ops.cpu", "minifer.ops.ranks", "minifer.ops.cuda")
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,20 @@ BUDGETS = (
         "the whole core",
         3000,
         (".",),
-        without=("apps", "formats", "hub.py", "roofline", "data", "ops/cpu.py", "ops/cuda.py", "__main__.py"),
+        without=(
+            "apps",
+            "formats",
+            "hub.py",
+            "roofline",
+            "data",
+            "ops/cpu.py",
+            "ops/ranks.py",
+            "ops/cuda.py",
+            "__main__.py",
+        ),
     ),
     Budget("cpu room", 600, ("ops/cpu.py",)),
+    Budget("its processes", 300, ("ops/ranks.py",)),
     Budget("cuda room", 600, ("ops/cuda.py",)),
 )
 

@@ -22,34 +22,46 @@ Everything is float32. Results differ from the reference in the last bits, and b
 was opened with `batch_invariant=True`: then every row goes through the kernel of a single one.
 """
 
-import contextlib
 import math
-import mmap
 import os
 import pickle
-import platform
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from minifer.errors import DeviceError, UsageError
+from minifer.errors import UsageError
 from minifer.kv_cache.store import KVStore, runs
 from minifer.meter import Meter
 from minifer.ops import counting
 from minifer.ops.batch import Batch, Span
+from minifer.ops.ranks import (
+    Arena,
+    Board,
+    Meeting,
+    Peer,
+    SharedStore,
+    StepAbandonedError,
+    anonymous_file,
+    asleep_flag,
+    check_all,
+    close_all,
+    close_file,
+    max_rows,
+    number_of_ranks,
+    padded,
+    share,
+)
 from minifer.ops.reference import rope_frequencies
 
 if TYPE_CHECKING:
@@ -69,27 +81,9 @@ MANY_ROWS = 24
 SHORT_RUN = 64
 """A sequence whose runs are shorter than this on average is gathered before it is read."""
 
-MAX_ROWS = 8192
-"""Most tokens of one step."""
-
 ONE, HALF = np.float32(1), np.float32(0.5)
 
-SPIN_S = 0.004
-"""How long an idle rank watches for the next step before it goes to sleep."""
-
-
 # --- who does what ----------------------------------------------------------------------------------------------------
-
-
-def share(total: int, ranks: int, rank: int) -> slice:
-    """The part of `total` things that belongs to `rank`, as even as it goes.
-
-    >>> [share(15, 2, rank) for rank in range(2)]
-    [slice(0, 8, None), slice(8, 15, None)]
-    """
-    small, extra = divmod(total, ranks)
-    start = rank * small + min(rank, extra)
-    return slice(start, start + small + (rank < extra))
 
 
 @dataclass(frozen=True)
@@ -107,148 +101,6 @@ class Shard:
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Shard":
         """The same with `function` applied to every array."""
         return Shard(**{name: None if a is None else function(a) for name, a in vars(self).items()})  # type: ignore[arg-type]
-
-
-class Arena:
-    """One piece of memory for all weights of a rank, in the order in which a step reads them.
-
-    A large piece gets 2 MiB pages from the operating system, and small arrays would not: fewer page table walks.
-    """
-
-    def __init__(self, floats: int) -> None:
-        """Room for `floats` numbers."""
-        self._memory, self._used = np.empty(floats, np.float32), 0
-
-    def keep(self, array: np.ndarray) -> np.ndarray:
-        """A copy of `array` in here; it starts on a cache line."""
-        start, self._used = self._used, self._used + padded(array.size)
-        view = self._memory[start : start + array.size].reshape(array.shape)
-        view[:] = array
-        return view
-
-
-def padded(floats: int) -> int:
-    """So many numbers rounded up to whole cache lines of 64 bytes."""
-    return -(-floats // 16) * 16
-
-
-class Board:
-    """The memory that all ranks of a model see: counters to meet by, the description of a step, activations.
-
-    The file behind it is sparse: room for a step of `max_rows` is reserved, and only what is used is taken.
-    """
-
-    STEP_WORDS = 1 << 20
-
-    def __init__(self, file: int, config: "ModelConfig", ranks: int) -> None:
-        """Map the open file descriptor `file`, which is made large enough."""
-        c, rows = config, max_rows(config)
-        q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
-        widths = (c.hidden_size, q + 2 * kv, q, c.intermediate_size, c.vocab_size)
-        flag_words = 8 * (ranks + 2)  # one cache line for each rank's counter
-        words = flag_words + self.STEP_WORDS
-        memory = shared_memory(file, 8 * words + 4 * rows * sum(widths))
-        self.flags = memoryview(memory)[: 8 * flag_words].cast("q")
-        self.step = np.frombuffer(memory, np.int64, self.STEP_WORDS, 8 * flag_words)
-        starts = [8 * words + 4 * rows * sum(widths[:i]) for i in range(len(widths))]
-        arrays = [
-            np.frombuffer(memory, np.float32, rows * width, start).reshape(rows, width)
-            for width, start in zip(widths, starts, strict=True)
-        ]
-        self.x, self.qkv, self.attended, self.gated, self.logits = arrays
-
-    def describe(self, batch: Batch, store_id: int) -> None:
-        """Write down a step for the other ranks, as whole numbers."""
-        spans = [(s.start, s.length, s.context, len(s.block_table), *s.block_table) for s in batch.spans]
-        head = [store_id, batch.num_tokens, len(batch.logit_rows), len(spans)]
-        words = [*head, *batch.positions.tolist(), *batch.slots.tolist(), *batch.logit_rows.tolist()]
-        for span in spans:
-            words += span
-        if len(words) > self.STEP_WORDS:
-            raise UsageError(f"a step of {len(spans)} sequences with {len(words)} numbers is too large to describe")
-        self.step[: len(words)] = words
-
-    def read(self) -> tuple[int, Batch]:
-        """The store's id and the batch (without tokens, which only the first rank needs) as `describe` wrote them."""
-        words = self.step
-        store_id, rows, wanted, count = words[:4].tolist()
-        at = 4 + 2 * rows + wanted
-        positions, slots, logit_rows = np.split(words[4:at].copy(), [rows, 2 * rows])
-        spans = []
-        for _ in range(count):
-            start, length, context, blocks = words[at : at + 4].tolist()
-            spans.append(Span(start, length, context, tuple(words[at + 4 : at + 4 + blocks].tolist())))
-            at += 4 + blocks
-        return store_id, Batch(None, positions, slots, tuple(spans), logit_rows)
-
-
-def max_rows(config: "ModelConfig") -> int:
-    """Most tokens of one step: no more than the context, nor than `MAX_ROWS`."""
-    return min(config.max_position_embeddings, MAX_ROWS)
-
-
-def shared_memory(file: int, size: int) -> mmap.mmap:
-    """Map `size` bytes of an open file; every process that has the file sees the same bytes.
-
-    subtle: the file is made longer, never shorter. A rank that maps a store late must not cut off what others wrote.
-    """
-    if file >= 0 and os.fstat(file).st_size < size:
-        os.ftruncate(file, size)
-    return mmap.mmap(file, size)
-
-
-def anonymous_file() -> int:
-    """A file without a name, in memory; -1, which maps to memory of one process, where there is only one."""
-    return os.memfd_create("minifer") if sys.platform == "linux" else -1
-
-
-def close_file(file: int) -> None:
-    """Close an `anonymous_file`; what was mapped stays."""
-    if file >= 0:
-        os.close(file)
-
-
-class StepAbandonedError(Exception):
-    """The first rank has begun another step (Ctrl-C broke the last one off): forget this one."""
-
-
-class Meeting:
-    """Where ranks wait for each other, by watching counters.
-
-    A counter is `step * 2^20 + meetings so far`. Each rank writes its own and reads the others': no lock, no system
-    call while everybody is on time. x86-64 keeps stores in order, so whoever sees the counter sees the data too.
-    """
-
-    def __init__(self, flags: memoryview, ranks: int, rank: int, alive: Callable[[], None]) -> None:
-        """`alive` is called when a wait takes long; it raises if another rank is gone."""
-        self._flags, self._mine, self._alive = flags, 8 * (rank + 2), alive
-        self._others = tuple(8 * (other + 2) for other in range(ranks) if other != rank)
-        self._now = self._yields = 0
-
-    def begin(self, step: int) -> None:
-        """Start counting for a new step."""
-        self._now = step << 20
-
-    def meet(self) -> None:
-        """Return when every rank has arrived here."""
-        flags, now = self._flags, self._now + 1
-        self._now = flags[self._mine] = now
-        for other in self._others:
-            if flags[other] < now:
-                self._wait(other, now)
-
-    def _wait(self, other: int, now: int) -> None:
-        flags = self._flags
-        for _ in range(2000):
-            if flags[other] >= now:
-                return
-        while flags[other] < now:
-            if flags[0] != now >> 20:
-                raise StepAbandonedError
-            os.sched_yield()  # more ranks than free cores: let the other one have this one
-            self._yields += 1
-            if self._yields % 20_000 == 0:
-                self._alive()
 
 
 # --- the arithmetic of one rank ---------------------------------------------------------------------------------------
@@ -645,20 +497,20 @@ class Ops:
     ) -> None:
         """Start the other ranks; they wait for their weights."""
         self.config, self.device, self.meter = config, device, meter
-        self.num_ranks = _ranks(threads, config.num_attention_heads)
+        self.num_ranks = number_of_ranks(threads, config.num_attention_heads)
         file = anonymous_file()
         self._board = Board(file, config, self.num_ranks)
         self._frequencies = rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-        common = (file, batch_invariant, self._frequencies)
+        common = (file, __name__, batch_invariant, self._frequencies)
         self._peers = [Peer(config, self.num_ranks, rank, *common) for rank in range(1, self.num_ranks)]
         close_file(file)
         # subtle: a method of this object as callback would be a cycle, and the ranks would outlive the room.
-        meeting = Meeting(self._board.flags, self.num_ranks, 0, partial(_check, self._peers))
+        meeting = Meeting(self._board.flags, self.num_ranks, 0, partial(check_all, self._peers))
         self._rank = Rank(config, self.num_ranks, 0, self._board, meeting, row_by_row=batch_invariant)
         # With ranks of its own the room wants one BLAS thread in this process; close() gives the others back.
         self._limits = threadpool_limits(1, "blas") if self._peers or threads == 1 else None
         self._step = 0
-        self._finalizer = weakref.finalize(self, _close, self._peers, self._limits)
+        self._finalizer = weakref.finalize(self, close_all, self._peers, self._limits)
 
     def prepare(self, weights: "Weights") -> Prepared:
         """Cut the weights into shards, fold into them what can be folded, and hand every rank its own."""
@@ -807,137 +659,8 @@ def _pairs(rows: np.ndarray, head_dim: int) -> np.ndarray:
     return split.swapaxes(1, 2).reshape(rows.shape)
 
 
-class SharedStore(KVStore):
-    """A KV cache in a file without a name that other processes can map."""
-
-    _count = 0
-
-    def __init__(self, *sizes: int, poison: bool = False, file: int | None = None, identity: int | None = None) -> None:
-        """A new cache, or with `file` and `identity` another process's view of one."""
-        created = file is None
-        self.file = anonymous_file() if file is None else file
-        SharedStore._count += created
-        self.identity = SharedStore._count if identity is None else identity
-        self._taken = 0
-        super().__init__(*sizes, allocate=self._allocate, poison=poison)
-        weakref.finalize(self, close_file, self.file)
-
-    def _allocate(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """The next piece of the file. Rows of a power of two would fall into the same places of the cache: they get
-        16 numbers more, which nobody sees."""
-        padded = (*shape[:-1], shape[-1] + 16) if shape[-1] % 512 == 0 else shape
-        start = self._taken
-        self._taken += int(np.prod(padded)) * np.dtype(dtype).itemsize
-        memory = shared_memory(self.file, self._taken)
-        return np.frombuffer(memory, dtype, int(np.prod(padded)), start).reshape(padded)[..., : shape[-1]]
-
-
-class Peer:
-    """Another rank's process, as rank 0 sees it."""
-
-    def __init__(
-        self, config: "ModelConfig", ranks: int, rank: int, board: int, row_by_row: bool, frequencies: np.ndarray
-    ) -> None:
-        """Start the process. It gets the board's file, one end of a socket for messages, and a pipe for weights."""
-        self.rank = rank
-        self._asleep = 8 + rank - 1
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "minifer.ops.cpu", str(board), str(theirs.fileno())],
-            stdin=subprocess.PIPE,
-            pass_fds=(board, theirs.fileno()),
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        )
-        theirs.close()
-        self._send((config, ranks, rank, row_by_row, frequencies))
-
-    @property
-    def _pipe(self) -> BinaryIO:
-        assert self._process.stdin is not None
-        return self._process.stdin  # type: ignore[return-value]
-
-    def _send(self, value: Any) -> None:
-        try:
-            pickle.dump(value, self._pipe)
-            self._pipe.flush()
-        except BrokenPipeError:
-            self.check()
-
-    def send_weights(self, shards: Iterator[Shard], head: np.ndarray) -> None:
-        """Hand over the layers' shards and the head, one at a time."""
-        for one in shards:
-            self._send(one)
-        self._send(head)
-
-    def send_store(self, store: SharedStore, sizes: Sequence[int]) -> None:
-        """Make a cache known to the process, and forgotten there when it is dropped here."""
-        message = pickle.dumps(("store", store.identity, sizes))
-        try:
-            socket.send_fds(self._socket, [message], [store.file])
-        except OSError:
-            self._process.wait(timeout=1)
-            self.check()
-            raise
-        weakref.finalize(store, _tell, self._socket, ("drop", store.identity))
-
-    def wake(self, flags: memoryview) -> None:
-        """Call the process to work if it has gone to sleep."""
-        if flags[self._asleep]:
-            flags[self._asleep] = 0
-            _tell(self._socket, ("wake",))
-
-    def check(self) -> None:
-        """Raise DeviceError if the process has ended."""
-        if self._process.poll() is not None:
-            raise DeviceError(
-                f"worker process {self.rank} of the CPU room has ended with code {self._process.returncode}: "
-                f"load the model again, or use one thread"
-            )
-
-    def close(self) -> None:
-        """Closing the socket tells the process to end; it is killed if it doesn't."""
-        self._socket.close()
-        try:
-            self._pipe.close()
-            self._process.wait(timeout=1)
-        except (subprocess.TimeoutExpired, OSError):
-            self._process.kill()
-            self._process.wait()
-
-
-def _tell(sock: socket.socket, message: tuple[Any, ...]) -> None:
-    with contextlib.suppress(OSError):  # the other side is gone, and whoever waits for it will find out
-        sock.send(pickle.dumps(message))
-
-
-def _check(peers: list[Peer]) -> None:
-    for peer in peers:
-        peer.check()
-
-
-def _close(peers: list[Peer], limits: Any) -> None:
-    for peer in peers:
-        peer.close()
-    if limits is not None:
-        limits.restore_original_limits()
-
-
-def most_ranks() -> int:
-    """How many ranks this machine is good for: one per core that this process may use, or 1 (see the docstring)."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return 1
-    return min(len(os.sched_getaffinity(0)), 16)
-
-
-def _ranks(threads: int | None, heads: int) -> int:
-    """How many ranks there will be. Raises UsageError for a number of threads below one."""
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads must be at least 1, not {threads}")
-    most = most_ranks()
-    return min(threads or most, heads) if most > 1 or threads == 1 else 1
-
+SPIN_S = 0.004
+"""How long an idle rank watches for the next step before it goes to sleep."""
 
 # --- the other ranks' program -----------------------------------------------------------------------------------------
 
@@ -951,7 +674,7 @@ class Worker:
         self._parent = os.getppid()
         config, ranks, rank, row_by_row, self._frequencies = self._next()
         self._board = Board(board, config, ranks)
-        self._asleep = 8 + rank - 1
+        self._asleep = asleep_flag(rank)
         meeting = Meeting(self._board.flags, ranks, rank, self._check_parent)
         self._rank = Rank(config, ranks, rank, self._board, meeting, row_by_row=row_by_row)
         self._stores: dict[int, KVStore] = {}

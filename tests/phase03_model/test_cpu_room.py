@@ -15,9 +15,9 @@ from tests.models import CONFIGS, Fixture, prompt_of
 if importlib.util.find_spec("minifer.ops.cpu") is None:
     pytest.skip("there is no CPU room in this installation", allow_module_level=True)
 
-from minifer.ops import cpu
+from minifer.ops import cpu, ranks
 
-several = pytest.mark.skipif(cpu.most_ranks() == 1, reason="one process only on this system")
+several = pytest.mark.skipif(ranks.most_ranks() == 1, reason="one process only on this system")
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def two():
 
 def test_shares_cover_everything_once():
     for total in (1, 2, 15, 61):
-        for ranks in range(1, 8):
-            parts = [cpu.share(total, ranks, rank) for rank in range(ranks)]
+        for count in range(1, 8):
+            parts = [ranks.share(total, count, rank) for rank in range(count)]
             assert [i for part in parts for i in range(total)[part]] == list(range(total))
             sizes = [part.stop - part.start for part in parts]
             assert max(sizes) - min(sizes) <= 1
@@ -139,7 +139,7 @@ def test_a_number_of_threads_below_one_is_refused(threads):
 
 
 def test_more_rows_than_there_is_room_for_are_refused(monkeypatch):
-    monkeypatch.setattr(cpu, "MAX_ROWS", 16)
+    monkeypatch.setattr(ranks, "MAX_ROWS", 16)
     model = Fixture(CONFIGS["llama2"], "cpu")
     with pytest.raises(UsageError, match="17"):
         model.sequence().step(prompt_of(model.config, 17))
