@@ -107,9 +107,10 @@ def grade(task: str, function: Callable[..., Any]) -> Verdict:
 
 
 def tests_folder(task: Task) -> Path | None:
-    """Where this task's tests are, in a clone with pytest installed; else None."""
+    """Where this task's tests are, in a clone with pytest and hypothesis installed (the extra `test`); else None."""
     folder = Path(minifer.__file__).resolve().parent.parent / "tests" / task.phase
-    return folder if folder.is_dir() and importlib.util.find_spec("pytest") else None
+    can_run = all(importlib.util.find_spec(package) for package in ("pytest", "hypothesis"))
+    return folder if folder.is_dir() and can_run else None
 
 
 def _run_pytest(folder: Path, plugin: "_Swap") -> None:
