@@ -1,12 +1,19 @@
 """How fast this machine could be, how fast a step was, and what stands between the two.
 
-`probes.py` measures two ceilings and says which of them a given amount of work meets first. Points, plots and the
-third ceiling (overhead) build on it.
+Read in this order: `probes.py` measures two ceilings at one working set, `ceilings.py` all of them and keeps them,
+`cuda.py` those of a GPU, `predict.py` says what a step should take, `measure.py` what it takes, `profile.py` where the
+time goes, and `speed.py` runs whole jobs as a benchmark does. The words and pictures are made in `apps/`.
 """
 
 from typing import Any
 
-_EXPORTS = {"Ceilings": "probes", "measure_ceilings": "probes"}
+_EXPORTS = {
+    "Ceilings": "probes",
+    "measure_ceilings": "probes",
+    "Machine": "ceilings",
+    "Roof": "predict",
+    "predict_step": "predict",
+}
 
 
 def __getattr__(name: str) -> Any:

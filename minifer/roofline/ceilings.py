@@ -76,7 +76,8 @@ class Machine:
 def load_or_measure(
     key: Mapping[str, Any], conditions: Mapping[str, Any], memory_limit_bytes: int, progress: Progress, *, fresh: bool
 ) -> Machine:
-    """The ceilings that were kept under `key`, measured now if there are none or `fresh` is set.
+    """The ceilings that were kept under `key`, measured now if there are none or `fresh` is set. `conditions` are kept
+    with them, and say when that was.
 
     A file that cannot be read is measured again, a folder that cannot be written raises MiniferError.
     """
@@ -126,11 +127,11 @@ def working_sets(cache_bytes: int, limit_bytes: int) -> list[int]:
 
 def call_seconds() -> dict[str, float]:
     """What one call costs when there is nothing to do: a Python function, a NumPy addition, a NumPy product."""
-    x, w = touched(32), touched(256).reshape(8, 8)
+    x, y, w = touched(32), touched(32), touched(256).reshape(8, 8)
     kinds: dict[str, Callable[[], object]] = {
         "python": lambda: None,
-        "add": lambda: np.add(x, x, out=x),
-        "product": lambda: np.dot(w, x, out=x),
+        "add": lambda: np.add(x, x, out=y),
+        "product": lambda: np.dot(w, x, out=y),
     }
     return {kind: best_seconds(lambda call=call: [call() for _ in range(CALLS)], 0.02) / CALLS  # type: ignore[misc]
             for kind, call in kinds.items()}  # fmt: skip

@@ -1,7 +1,7 @@
 """Real steps on the clock, and where their time goes.
 
-A step is run twice over: plainly, for its time, and with timers around the operations, for the parts. A timer costs
-something itself, about as much as a small NumPy call, so its cost is measured and reported with every result.
+A step is run twice over: plainly, for its time, and with timers around the operations (those of `profile.py`), for the
+parts. A timer costs something itself, about as much as a small NumPy call, so its cost is reported with every result.
 
 Where several processes share the work (the CPU room), the timers stand in the first of them. It waits for the others
 after each operation, and that wait belongs to the operation: it is how long the operation took with everybody counted.
@@ -10,14 +10,13 @@ It is also noted on its own, because waiting is what a better split would save.
 `null_overhead` runs the same steps on a model with the same number of layers and heads and matrices of next to no size.
 What remains is the price of the program itself: the third ceiling.
 
-Not here: the engine, sampling, text. This is about `forward` alone.
+Not here: whole jobs as a benchmark runs them (`speed.py`), the engine, sampling, text. This is about `forward` alone.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from minifer import ops as rooms
@@ -26,11 +25,11 @@ from minifer.errors import CapacityError
 from minifer.model.config import ModelConfig
 from minifer.model.cost import Work
 from minifer.model.transformer import forward
-from minifer.model.weights import build_weights, random_tensors
-from minifer.ops import reference
 from minifer.ops.batch import make_batch
+from minifer.roofline.predict import CLASSES
+from minifer.roofline.profile import WAITING, Timers, group_of, null_model, timers_in
 
-NULL_HEAD_DIM, NULL_SIZE, NULL_BATCH, NULL_CONTEXT = 2, 32, 8, 8
+NULL_BATCH, NULL_CONTEXT = 8, 8
 
 KV_LIMIT_BYTES = 4e9
 PATIENCE_S = 1.5
@@ -81,66 +80,29 @@ class Measured:
         return statistics.median(self.seconds)
 
 
-@dataclass
-class Timers:
-    """Adds up seconds by class of operations. A timed call inside a timed call counts for the outer one alone."""
-
-    parts: dict[str, float] = field(default_factory=dict)
-    waits: dict[str, float] = field(default_factory=dict)
-    calls: int = 0
-    _last: str = "other"
-    _inside: bool = False
-
-    def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, its time added to `name`; with the name `wait` to whatever was timed last."""
-
-        def wrapper(*args: Any) -> Any:
-            waiting = name == "wait"
-            if self._inside and not waiting:
-                return call(*args)
-            outer, self._inside = self._inside, True
-            self._last = self._last if waiting else name
-            start = time.perf_counter()
-            result = call(*args)
-            took = time.perf_counter() - start
-            self.calls, self._inside = self.calls + 1, outer
-            if waiting:
-                self.waits[self._last] = self.waits.get(self._last, 0.0) + took
-            if not outer:
-                self.parts[self._last] = self.parts.get(self._last, 0.0) + took
-            return result
-
-        return wrapper
+CLASS_OF = {"linears": "linears", "attention": "attention", "head": "head"}
+"""From the groups of `profile.GROUPS` to the classes of `predict.CLASSES`; every other group is `other`."""
 
 
-def places(ops: Any) -> list[tuple[Any, str, str]]:
-    """What to put timers around in a room: (object, attribute, class of operations). Another room is another line."""
-    if ops.name == "reference":
-        return [(reference, "linear", "linears"), (ops, "_attend", "attention"), (ops, "head", "head")]
-    if ops.name == "cpu":
-        rank = ops._rank
-        return [(rank, "linear", "linears"), (rank, "_attend", "attention"), (rank, "logits", "head"),
-                (rank.meeting, "meet", "wait")]  # fmt: skip
-    return []
+def by_class(timers: Timers) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by class of operations, each with the waiting that followed it, and that waiting alone.
 
-
-@contextmanager
-def timers_in(ops: Any) -> Iterator[Timers]:
-    """Timers around a room's operations, taken out again at the end."""
-    timers, before = Timers(), []
-    try:
-        for target, attribute, name in places(ops):
-            before.append((target, attribute, vars(target).get(attribute)))
-            setattr(target, attribute, timers.timed(name, getattr(target, attribute)))
-        yield timers
-    finally:
-        for target, attribute, original in before:
-            delattr(target, attribute) if original is None else setattr(target, attribute, original)
+    >>> from collections import Counter
+    >>> timers = Timers(ns=Counter(qkv=3, waiting=4, rope=2), waits=Counter(qkv=1, rest=3))
+    >>> by_class(timers)[0] == {"linears": 4e-9, "attention": 0, "head": 0, "other": 5e-9}
+    True
+    """
+    parts, waits = dict.fromkeys(CLASSES, 0.0), dict.fromkeys(CLASSES, 0.0)
+    for counts, into in ((timers.ns, (parts,)), (timers.waits, (parts, waits))):
+        for kind, ns in counts.items():
+            for seconds in into if kind != WAITING else ():
+                seconds[CLASS_OF.get(group_of(kind), "other")] += ns / 1e9
+    return parts, waits
 
 
 def timer_seconds(calls: int = 2000) -> float:
     """What one timer costs: a timed function that does nothing, less the same function without its timer."""
-    bare, timed = (lambda: None), Timers().timed("nothing", lambda: None)
+    bare, timed = (lambda: None), Timers().wrap(lambda: None, "rest")
     times = []
     for call in (bare, timed):
         start = time.perf_counter()
@@ -186,39 +148,42 @@ def measure_step(
         device.synchronize()
         return time.perf_counter() - start
 
-    return _take_turns(step, once, ops, repeats, pick)
+    return _take_turns(step, once, ops, weights, repeats, pick)
 
 
 def _take_turns(
-    step: Step, once: Callable[[], float], ops: Any, repeats: int, pick: Callable[[list[float]], float]
+    step: Step,
+    once: Callable[[], float],
+    ops: Any,
+    weights: Any,
+    repeats: int,
+    pick: Callable[[list[float]], float],
 ) -> Measured:
     """Plain and timed repetitions, alternating while there are timed ones left; the first of all only warms up."""
     count = min(MANY, max(repeats, round(PATIENCE_S / max(once(), 1e-6))))
-    plain, timed = [], []
+    plain, timed, calls = [], [], 0
     for turn in range(count):
         plain.append(once())
         if turn < max(2, count // 2):
-            with timers_in(ops) as timers:
-                timed.append((once(), timers))
-    parts = {name: pick([t.parts.get(name, 0.0) for _, t in timed]) for name in timed[0][1].parts}
-    waits = {name: pick([t.waits.get(name, 0.0) for _, t in timed]) for name in timed[0][1].waits}
-    rest = pick([seconds - sum(t.parts.values()) for seconds, t in timed])
-    parts["other"] = parts.get("other", 0.0) + rest
-    return Measured(step, tuple(plain), parts, waits, timed[0][1].calls * timer_seconds())
+            with timers_in(ops, weights) as timers:
+                timers.restart()
+                once()
+                timers.stop()
+            timed.append(by_class(timers))
+            calls = timers.calls.total()
+    parts, waits = ({name: pick([t[i][name] for t in timed]) for name in CLASSES} for i in (0, 1))
+    return Measured(step, tuple(plain), parts, waits, calls * timer_seconds())
 
 
 def null_overhead(config: ModelConfig, room: str, device: Device, **options: Any) -> dict[str, tuple[float, float]]:
     """What a decode step costs without its work: by class of operations, the seconds of a step with one sequence and
     of each further one. A ceiling like the others, so the best repetition counts."""
-    null = replace(
-        config, hidden_size=NULL_SIZE, intermediate_size=NULL_SIZE, vocab_size=NULL_SIZE, head_dim=NULL_HEAD_DIM,
-        rope_scaling=None,
-    )  # fmt: skip
-    ops = rooms.open_room(room, null, device, **options)
+    null = null_model(config)
+    ops = rooms.open_room(room, null.config, device, **options)
     try:
-        weights = ops.prepare(build_weights(null, random_tensors(null, seed=0)))
+        weights = ops.prepare(null.weights)
         steps = (Step(1, 1, NULL_CONTEXT), Step(NULL_BATCH, 1, NULL_CONTEXT))
-        one, many = (measure_step(null, weights, ops, device, s, repeats=MANY, pick=min).parts for s in steps)
+        one, many = (measure_step(null.config, weights, ops, device, s, repeats=MANY, pick=min).parts for s in steps)
     finally:
         ops.close()
     return {name: (one[name], max(0.0, many[name] - one[name]) / (NULL_BATCH - 1)) for name in one}

@@ -136,7 +136,7 @@ def linears_turn_compute_bound(config: ModelConfig, roof: Roof, **sizes: Any) ->
 
     Each further sequence adds arithmetic and a little traffic of activations; the weights are read once for all.
     """
-    one, two = (_linears(config, batch, roof, **sizes) for batch in (1, 2))
+    one, two = (linears(config, batch, roof, **sizes) for batch in (1, 2))
     gain = (two.compute_s - one.compute_s) - (two.bandwidth_s - one.bandwidth_s)
     if gain <= 0:
         return Crossing(None, "never: a token's activations alone take longer to move than its products to compute")
@@ -155,7 +155,7 @@ def kv_equals_weights(config: ModelConfig, context: int, roof: Roof, **sizes: An
     if roof.memory_bytes and needed > roof.memory_bytes:
         have = f"{needed / 1e9:,.0f} GB of weights and cache do not fit {roof.memory_bytes / 1e9:,.0f} GB"
         return Crossing(None, f"never: it would take batch {batch:,}, whose {have}")
-    return Crossing(batch, f"from batch {batch:,} on: {weights / 1e6:,.0f} MB against {per_sequence / 1e6:,.3g} each")
+    return Crossing(batch, f"from batch {batch:,} on: {weights / 1e6:,.0f} MB against {per_sequence / 1e6:,.4g} each")
 
 
 def weight_traffic(config: ModelConfig, **sizes: Any) -> float:
@@ -194,6 +194,7 @@ def datasheet_roof(name: str, dtype: str) -> Roof:
     return Roof(name, peaks[0] * 1e12, row["read_gbs"] * 1e9, memory_bytes=row["memory_gb"] * 1e9)
 
 
-def _linears(config: ModelConfig, batch: int, roof: Roof, **sizes: Any) -> OpTime:
+def linears(config: ModelConfig, batch: int, roof: Roof, **sizes: Any) -> OpTime:
+    """The linear layers of a decode step, the head not among them."""
     ops = predict_ops(config, [Work(1, 1)] * batch, roof, **sizes)
     return sum((ops[name] for name in CLASSES["linears"]), NOTHING)

@@ -26,8 +26,8 @@ from threadpoolctl import threadpool_limits
 READ_COLUMNS = 1 << 12
 """Floats in a row of the matrix that is read: so many that the vector's own traffic is nothing."""
 
-GEMM_SIZE = 2048
-"""Rows and columns of the square product: 17 GFLOP, past the size from which BLAS libraries run at full speed."""
+GEMM_SIZE = 1536
+"""Rows and columns of the square product: 7.2 GFLOP, past the size from which BLAS libraries run at full speed."""
 
 MAX_SHARE_OF_MEMORY = 4
 """At most a quarter of the memory limit given may go into the matrix that is read."""

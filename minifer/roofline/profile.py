@@ -25,6 +25,7 @@ from minifer.model.config import ModelConfig
 from minifer.model.cost import Cost, step_cost
 from minifer.model.load import Model
 from minifer.model.weights import build_weights, random_tensors
+from minifer.roofline import speed
 from minifer.roofline.probes import Ceilings
 from minifer.roofline.speed import Job, RoomBench
 
@@ -34,12 +35,15 @@ GROUPS = {
     "head": ("head",),
     "elementwise": ("norm", "rope", "swiglu", "kv_write", "embed"),
     "waiting": ("waiting",),
-    "Python": ("Python",),
+    "Python": ("batch", "begin", "rest"),
 }
-"""What the parts of a step belong to. `linear` are products whose weight was not recognised; `Python` is all that no
-timer covered, residual additions included."""
+"""What the parts of a step belong to. `linear` are products whose weight was not recognised, `batch` and `begin` lay a
+step out, and `rest` is all that no timer covered, residual additions included."""
 
-REST = "Python"
+REST, WAITING = "rest", "waiting"
+
+PRODUCTS = (*GROUPS["linears"], *GROUPS["attention"], *GROUPS["head"])
+"""What a rank waits for when it waits: the operations whose work is split."""
 
 MATRICES = {
     "qkv": "qkv", "wq": "qkv", "wk": "qkv", "wv": "qkv", "out": "output", "wo": "output",
@@ -52,12 +56,17 @@ NULL_SIZE, NULL_HEAD_DIM, NULL_DEPTH, NULL_STEPS = 32, 2, 8, 48
 
 @dataclass
 class Timers:
-    """Nanoseconds and calls by kind. A timer that starts inside another one stops that for as long as it runs."""
+    """Nanoseconds and calls by kind. A timer that starts inside another one stops that for as long as it runs.
+
+    `waits` holds the nanoseconds of `waiting` again, by the last of `PRODUCTS` before each.
+    """
 
     ns: Counter[str] = field(default_factory=Counter)
+    waits: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
     _running: list[str] = field(default_factory=lambda: [REST])
     _since: int = field(default_factory=time.perf_counter_ns)
+    _last: str = REST
 
     def wrap(self, function: Callable[..., Any], kind: "str | Callable[..., str]") -> Callable[..., Any]:
         """The same function with a timer around it; `kind` is a name, or finds it from the arguments."""
@@ -76,6 +85,7 @@ class Timers:
         """Forget what was measured; what runs from now on is `REST` until a timer starts."""
         self.ns.clear()
         self.calls.clear()
+        self.waits.clear()
         self._since = time.perf_counter_ns()
 
     def stop(self) -> None:
@@ -86,6 +96,8 @@ class Timers:
         self._book(time.perf_counter_ns())
         self._running.append(name)
         self.calls[name] += 1
+        if name in PRODUCTS:
+            self._last = name
 
     def _leave(self) -> None:
         self._book(time.perf_counter_ns())
@@ -93,6 +105,8 @@ class Timers:
 
     def _book(self, now: int) -> None:
         self.ns[self._running[-1]] += now - self._since
+        if self._running[-1] == WAITING:
+            self.waits[self._last] += now - self._since
         self._since = now
 
 
@@ -142,7 +156,7 @@ def profile(bench: RoomBench, job: Job, ceilings: Ceilings, repeats: int = 3) ->
     calls: Counter[str] = Counter()
     for _ in range(repeats):
         plain.append(bench.run(job) / count)
-        with timers_in(bench) as timers:
+        with timers_in(bench.ops, bench.weights) as timers:
             timers.restart()
             bench.run(job)
             timers.stop()
@@ -180,7 +194,7 @@ def _least(cost: Cost, ceilings: Ceilings) -> float:
 
 
 @contextmanager
-def timers_in(bench: RoomBench) -> Iterator[Timers]:
+def timers_in(ops: Any, weights: Any) -> Iterator[Timers]:
     """Timers around the operations of a room, taken out again at the end.
 
     A room's functions are found where the room itself looks them up, in its module and in its rank, so that no line of
@@ -188,7 +202,7 @@ def timers_in(bench: RoomBench) -> Iterator[Timers]:
     """
     timers, before = Timers(), []
     try:
-        for owner, name, kind in places(bench):
+        for owner, name, kind in places(ops, weights):
             if not hasattr(owner, name):
                 continue  # the room does it another way: its time stands under what calls it
             before.append((owner, name, vars(owner).get(name)))
@@ -199,27 +213,30 @@ def timers_in(bench: RoomBench) -> Iterator[Timers]:
             delattr(owner, name) if original is None else setattr(owner, name, original)
 
 
-def places(bench: RoomBench) -> list[tuple[Any, str, Any]]:
+def places(ops: Any, weights: Any) -> list[tuple[Any, str, Any]]:
     """What to put timers around: (object, attribute, kind). Another room is another line."""
-    ops, module = bench.ops, sys.modules[type(bench.ops).__module__]
-    product = by_weight(bench)
+    module, product = sys.modules[type(ops).__module__], by_weight(ops, weights)
+    shared = [
+        (speed, "make_batch", "batch"), (ops, "embed", "embed"), (ops, "rope_table", "rope"),
+        (module, "swiglu", "swiglu"),
+    ]  # fmt: skip
     if ops.name == "cpu":
         rank = ops._rank
         return [
-            (rank, "linear", product), (rank, "_attend", "attention"), (rank, "_write", "kv_write"),
-            (rank.meeting, "meet", "waiting"), (module, "normed", "norm"), (module, "swiglu", "swiglu"),
-            (module, "rotate", "rope"), (ops, "rope_table", "rope"), (ops, "embed", "embed"),
+            *shared, (rank, "linear", product), (rank, "_attend", "attention"), (rank, "_write", "kv_write"),
+            (rank, "begin", "begin"), (rank.meeting, "meet", WAITING), (module, "normed", "norm"),
+            (module, "rotate", "rope"),
         ]  # fmt: skip
     return [
-        (module, "linear", product), (module, "attention", "attention"), (module, "rms_norm", "norm"),
-        (module, "swiglu", "swiglu"), (module, "rope", "rope"), (ops, "rope_table", "rope"), (ops, "embed", "embed"),
+        *shared, (module, "linear", product), (module, "attention", "attention"), (module, "rms_norm", "norm"),
+        (module, "rope", "rope"),
     ]  # fmt: skip
 
 
-def by_weight(bench: RoomBench) -> Callable[..., str]:
+def by_weight(ops: Any, weights: Any) -> Callable[..., str]:
     """Which linear layer a product is, told by the weight among its arguments."""
-    rank = getattr(bench.ops, "_rank", None)
-    layers, head = (rank.layers, rank.head) if rank else (bench.weights.layers, bench.weights.head)
+    rank = getattr(ops, "_rank", None)
+    layers, head = (rank.layers, rank.top) if rank else (weights.layers, weights.head)
     kinds = {id(head): "head"}
     for layer in layers:
         assert is_dataclass(layer)

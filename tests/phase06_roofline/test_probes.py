@@ -4,8 +4,17 @@ import math
 
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
-from minifer.roofline import Ceilings, measure_ceilings
+
+from minifer.roofline import Ceilings, measure_ceilings, probes
 from minifer.roofline.probes import usable_cores
+
+
+@pytest.fixture(autouse=True)
+def _small_probes(monkeypatch):
+    """The speed is of no interest here."""
+    monkeypatch.setattr(probes, "GEMM_SIZE", 64)
+    monkeypatch.setattr(probes, "LEAST_BYTES", 1 << 20)
+
 
 TEN = Ceilings(read_bytes_per_s=10e9, flops_per_s=100e9, working_set_bytes=1)
 
