@@ -185,37 +185,47 @@ def rotate(heads: np.ndarray, turn: np.ndarray) -> None:
     z *= turn
 
 
+Pieces = list[tuple[int, int]]
+"""Stretches of slots, `(first, after the last)`."""
+
+Groups = list[tuple[int, slice]]
+"""kv heads, each with the query heads that read it."""
+
+
 @dataclass(frozen=True)
 class Tile:
     """Some queries of one sequence: rows `start` to `stop` of the step, and the `pieces` of the cache that they read,
     `context` keys in all.
 
     `hidden [T, n]` is true where one of the T queries may not see one of the last n keys; None for a single query.
+    `scattered` are the blocks of a sequence that must be gathered, and then `pieces` is a place in what is gathered.
     """
 
     start: int
     stop: int
-    pieces: list[tuple[int, int]]
+    pieces: Pieces
     context: int
     hidden: np.ndarray | None
+    scattered: np.ndarray | None
 
 
-def tiles_of(span: Span, block_size: int, window: int, size: int, longest: int) -> list[Tile]:
+def tiles_of(span: Span, block_size: int, window: int, size: int, longest: int, together: bool) -> list[Tile]:
     """A sequence's queries in tiles of `size`, each with the keys from its first query's window to its last query.
 
-    Pieces are at most `longest` keys, so that a product with one kv head's queries stays a small one.
+    Pieces are at most `longest` keys, so that a product with one kv head's queries stays a small one. Blocks that lie
+    scattered are gathered first: always if `together`, else where the runs are short.
     """
     first, found = span.context - span.length, []
     for start in range(0, span.length, size):
         length = min(size, span.length - start)
         low, high = max(0, first + start - window + 1), first + start + length
-        pieces = [
-            (a, min(a + longest, stop))
-            for begin, stop in _clip(runs(span.block_table, high, block_size), low)
-            for a in range(begin, stop, longest)
-        ]
-        rows = span.start + start
-        found.append(Tile(rows, rows + length, pieces, high - low, _hidden(length, high - low, window)))
+        pieces, scattered = _clip(runs(span.block_table, high, block_size), low), None
+        if len(pieces) > 1 and (together or high - low < SHORT_RUN * len(pieces)):
+            scattered = np.array(span.block_table[low // block_size : -(-high // block_size)])
+            pieces = [(low % block_size, low % block_size + high - low)]
+        pieces = [(a, min(a + longest, stop)) for begin, stop in pieces for a in range(begin, stop, longest)]
+        rows, hidden = span.start + start, _hidden(length, high - low, window)
+        found.append(Tile(rows, rows + length, pieces, high - low, hidden, scattered))
     return found
 
 
@@ -278,10 +288,11 @@ class Rank:
         self.projected = share(heads + 2 * kv_heads, ranks, rank)  # the heads of q, k, v it computes
         group = heads // kv_heads
         first, last = self.heads.start, self.heads.stop
-        #: kv heads, each with those of this rank's query heads that read it, counted from this rank's first
-        self.groups = [
-            (kv, slice(max(first, kv * group) - first, min(last, (kv + 1) * group) - first))
-            for kv in range(first // group, -(-last // group))
+        low, high = first // group, -(-last // group)
+        self.kv_heads = slice(low, high)  # the kv heads it reads; `groups` counts both kinds from this rank's first
+        self.groups: Groups = [
+            (kv - low, slice(max(first, kv * group) - first, min(last, (kv + 1) * group) - first))
+            for kv in range(low, high)
         ]
 
     def load(self, shards: Iterator[Shard], head: Callable[[], np.ndarray]) -> None:
@@ -302,7 +313,9 @@ class Rank:
         num_heads, window = c.num_attention_heads, c.window()
         longest = max(1, SMALL_PRODUCT // (num_heads // c.num_key_value_heads * c.head_dim))
         self.logit_rows, self.turn, self.store = batch.logit_rows, turn[:, None, :], store
-        self.tiles = [t for span in batch.spans for t in tiles_of(span, store.block_size, window, size, longest)]
+        self.tiles = [
+            t for span in batch.spans for t in tiles_of(span, store.block_size, window, size, longest, self.row_by_row)
+        ]
         self.written = stretches(batch.slots.tolist())
         board, d = self.board, c.head_dim
         self.x, self.attended, self.gated_all = board.x[:rows], board.attended[:rows], board.gated[:rows]
@@ -377,54 +390,52 @@ class Rank:
 
     def _attend(self, index: int) -> None:
         """This rank's query heads, tile by tile. The scale is already in q."""
-        k, v = self.store.k(index), self.store.v(index)
+        k, v = self.store.k(index)[self.kv_heads], self.store.v(index)[self.kv_heads]
         for tile in self.tiles:
-            keys, values, pieces = k, v, tile.pieces
-            if len(pieces) > 1 and (self.row_by_row or tile.context < SHORT_RUN * len(pieces)):
-                keys, values, pieces = gather(k, v, pieces)
+            keys, values = k, v
+            if tile.scattered is not None:
+                keys, values = gather(k, v, tile.scattered, self.store.block_size)
             attend = attend_one if tile.hidden is None else attend_many
             q, o = self.q[tile.start : tile.stop], self.o[tile.start : tile.stop]
-            attend(q, keys, values, pieces, tile, self.groups, o)
+            attend(q, keys, values, tile, self.groups, o)
 
 
-Pieces = list[tuple[int, int]]
-Groups = list[tuple[int, slice]]
+def gather(k: np.ndarray, v: np.ndarray, blocks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The keys `[K, D, n]` and values `[K, n, D]` of scattered blocks of `size` in one piece, from the whole cache.
+
+    Copying once is cheaper than a tiny product for every block: a decode step of 8 sequences of 1,024 tokens in blocks
+    of 16 takes 1.4 times as long as on a contiguous cache, not 2.5 times.
+    """
+    heads, d, _ = k.shape
+    keys = np.take(k.reshape(heads, d, -1, size), blocks, axis=2)
+    values = np.take(v.reshape(heads, -1, size * d), blocks, axis=1)
+    return keys.reshape(heads, d, -1), values.reshape(heads, -1, d)
 
 
-def gather(k: np.ndarray, v: np.ndarray, pieces: Pieces) -> tuple[np.ndarray, np.ndarray, Pieces]:
-    """The keys and values of scattered pieces in one: copying once is cheaper than many tiny products."""
-    keys = np.concatenate([k[:, :, a:b] for a, b in pieces], axis=2)
-    return keys, np.concatenate([v[:, a:b] for a, b in pieces], axis=1), [(0, keys.shape[2])]
-
-
-def attend_one(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, pieces: Pieces, tile: Tile, groups: Groups, out: np.ndarray
-) -> None:
+def attend_one(q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: Tile, groups: Groups, out: np.ndarray) -> None:
     """One query `[1, n, D]`, as in decode: all heads share one softmax, so that few calls are made."""
     q, out = q[0], out[0]
     scores = np.empty((len(q), tile.context), np.float32)
     for kv, h in groups:
-        scores_into(q[h], k[kv], pieces, scores[h])
+        scores_into(q[h], k[kv], tile.pieces, scores[h])
     total = exponentials(scores)
     for kv, h in groups:
-        weighted_sum_into(scores[h], v[kv], pieces, out[h])
+        weighted_sum_into(scores[h], v[kv], tile.pieces, out[h])
     out /= total
 
 
-def attend_many(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, pieces: Pieces, tile: Tile, groups: Groups, out: np.ndarray
-) -> None:
+def attend_many(q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: Tile, groups: Groups, out: np.ndarray) -> None:
     """A tile of queries `[T, n, D]` of a prefill, kv head by kv head, so that the scores stay in the L2 cache."""
     length, _, d = q.shape
     assert tile.hidden is not None
     for kv, h in groups:
         rows = q[:, h].transpose(1, 0, 2).reshape(-1, d)
         scores = np.empty((len(rows), tile.context), np.float32)
-        scores_into(rows, k[kv], pieces, scores)
+        scores_into(rows, k[kv], tile.pieces, scores)
         masked = scores.reshape(-1, length, tile.context)[:, :, tile.context - tile.hidden.shape[1] :]
         np.copyto(masked, np.float32(-np.inf), where=tile.hidden)
         total = exponentials(scores)
-        weighted_sum_into(scores, v[kv], pieces, rows)
+        weighted_sum_into(scores, v[kv], tile.pieces, rows)
         rows /= total
         out[:, h] = rows.reshape(-1, length, d).transpose(1, 0, 2)
 

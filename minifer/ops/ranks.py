@@ -221,13 +221,13 @@ class SharedStore(KVStore):
         weakref.finalize(self, close_file, self.file)
 
     def _allocate(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """The next piece of the file. Rows of a power of two would fall into the same places of the cache: they get
-        16 numbers more, which nobody sees."""
-        padded = (*shape[:-1], shape[-1] + 16) if shape[-1] % 512 == 0 else shape
-        start = self._taken
-        self._taken += int(np.prod(padded)) * np.dtype(dtype).itemsize
-        memory = shared_memory(self.file, self._taken)
-        return np.frombuffer(memory, dtype, int(np.prod(padded)), start).reshape(padded)[..., : shape[-1]]
+        """The next piece of the file. Rows whose length is a power of two would all fall into the same places of the
+        cache: they get some slots more, which nobody uses."""
+        extra = self.block_size if self.block_size < 512 else 16
+        shape = (*shape[:-1], shape[-1] + extra) if shape[-1] % 512 == 0 else shape
+        start, size = self._taken, int(np.prod(shape))
+        self._taken += size * np.dtype(dtype).itemsize
+        return np.frombuffer(shared_memory(self.file, self._taken), dtype, size, start).reshape(shape)
 
 
 class Peer:
@@ -243,7 +243,8 @@ class Peer:
         row_by_row: bool,
         frequencies: np.ndarray,
     ) -> None:
-        """Start the process, which runs the module `program`. It gets the board's file, one end of a socket for messages, and a pipe for weights."""
+        """Start the process, which runs the module `program`. It gets the board's file, one end of a socket for
+        messages, and a pipe for weights."""
         self.rank = rank
         self._asleep = asleep_flag(rank)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
