@@ -34,7 +34,10 @@ def _line(name: str, parts: Sequence[Part], found: Profile, indent: int) -> str:
     calls = sum(p.calls for p in parts)
     label, share = " " * indent + name, 100 * seconds / found.timed_s
     measured = f"{label:<16}{calls:>7.0f}{1e3 * seconds:>11.3f}{share:>6.1f} %"
-    return measured + (f"{1e3 * floor:>11.3f}{seconds / floor:>8.2f} x" if floor else "")
+    if not floor:
+        return measured
+    ratio = seconds / floor
+    return f"{measured}{1e3 * floor:>11.3f}{ratio:>8.{0 if ratio >= 100 else 2}f} x"
 
 
 def overhead_line(null: Profile, profiles: Sequence[Profile]) -> str:

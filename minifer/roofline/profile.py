@@ -65,7 +65,7 @@ class Timers:
     waits: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
     _running: list[str] = field(default_factory=lambda: [REST])
-    _since: int = field(default_factory=time.perf_counter_ns)
+    _since: int = field(default_factory=lambda: time.perf_counter_ns())
     _last: str = REST
 
     def wrap(self, function: Callable[..., Any], kind: "str | Callable[..., str]") -> Callable[..., Any]:
@@ -259,11 +259,11 @@ def null_model(config: ModelConfig) -> Model:
     return Model("null", null, build_weights(null, random_tensors(null)), None)
 
 
-def null_profile(config: ModelConfig, room: str, threads: int) -> Profile:
+def null_profile(config: ModelConfig, room: str, threads: int, steps: int = NULL_STEPS) -> Profile:
     """A decode step of one sequence without its numbers: what Python, the calls into NumPy and the ranks' meetings
     take. `plain_s` is the overhead of a step."""
     bench = RoomBench(null_model(config), room, threads)
     try:
-        return profile(bench, Job(n_gen=NULL_STEPS, n_depth=NULL_DEPTH), Ceilings(math.inf, math.inf, 0, threads))
+        return profile(bench, Job(n_gen=steps, n_depth=NULL_DEPTH), Ceilings(math.inf, math.inf, 0, threads))
     finally:
         bench.close()
