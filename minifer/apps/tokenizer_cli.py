@@ -192,10 +192,10 @@ def print_merges(rows: Sequence[dict[str, Any]]) -> None:
 
 def language_rows(tokenizer: "Tokenizer", price: float | None) -> list[dict[str, Any]]:
     """The same sentence in each language: its size in characters, bytes and tokens."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for language, sentence in SENTENCE.items():
         tokens, size = len(tokenizer.encode(sentence)), len(sentence.encode())
-        row = {"language": language, "characters": len(sentence), "bytes": size, "tokens": tokens}
+        row: dict[str, Any] = {"language": language, "characters": len(sentence), "bytes": size, "tokens": tokens}
         row |= {"tokens_per_byte": tokens / size, "tokens_per_character": tokens / len(sentence)}
         row["times_english"] = tokens / (rows[0]["tokens"] if rows else tokens)
         if price is not None:

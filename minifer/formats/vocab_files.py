@@ -190,8 +190,8 @@ def _around(spec: Mapping[str, Any] | None) -> tuple[tuple[int, ...], tuple[int,
         return (), ()
     if spec["type"] == "Sequence":
         around = [_around(part) for part in spec["processors"]]
-        before = [index for part, _ in reversed(around) for index in part]
-        return tuple(before), tuple(index for _, part in around for index in part)
+        outer_first = tuple(index for part, _ in reversed(around) for index in part)
+        return outer_first, tuple(index for _, part in around for index in part)
     if spec["type"] != "TemplateProcessing":
         raise UnsupportedError(f"this vocabulary's post-processor is {spec['type']!r}, which minifer does not have")
     before: list[int] = []
