@@ -28,8 +28,8 @@ from minifer.formats.atomic import Progress, no_progress
 from minifer.model.load import Model
 from minifer.roofline.speed import Job
 
-START_S, JOB_S = 600.0, 1200.0
-"""How long a driver may take to load its engine, and for one job."""
+START_S, JOB_S, PATIENCE_S = 600.0, 1200.0, 10.0
+"""How long a driver may take to load its engine, for one job, and to end."""
 
 
 class PeerError(MiniferError):
@@ -116,11 +116,11 @@ class PeerBench:
         return float(self._answer(JOB_S)["seconds"])
 
     def close(self) -> None:
-        """End the driver: by closing its input, by force if that takes more than ten seconds."""
+        """End the driver: by closing its input, by force if that takes too long."""
         with contextlib.suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -132,7 +132,7 @@ class PeerBench:
             try:
                 line = self._lines.get(timeout=max(0.0, stop - time.monotonic()))
             except queue.Empty:
-                raise PeerError(f"{self.info.name} gave no answer for {limit_s:.0f} s") from None
+                raise PeerError(f"{self.info.name} gave no answer for {limit_s:g} s") from None
             if line is None:
                 raise PeerError(f"{self.info.name} has ended: {self._last_words()}")
             if line.startswith("{"):
