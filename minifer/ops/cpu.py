@@ -115,7 +115,7 @@ def linear(w: np.ndarray, x: np.ndarray, out: np.ndarray, row_by_row: bool = Fal
     * more: one large product.
     """
     rows = x.shape[0]
-    if rows == 1 or row_by_row:
+    if rows <= 1 or row_by_row:  # none at all in a chunk of a prompt that is not its last
         for i in range(rows):
             np.dot(w, x[i], out=out[i])
     elif rows < MANY_ROWS:
