@@ -20,6 +20,9 @@ FLOAT32_BYTES = 4
 OVERHEAD_BELOW = 0.5
 """With less than this share of its ceiling, a phase spends most of its time on neither reading nor arithmetic."""
 
+BUSY = 0.25
+"""More than this share of the cores in use by others, and the figures are not this machine's."""
+
 NOT_QUIET = 0.1
 """If a ceiling moves by more than this between before and after, something else was using the machine."""
 
@@ -78,7 +81,7 @@ class Phase:
         if self.regime == "reading":
             return f"{self.name} is limited by reading memory: {each}, since each step reads all weights again."
         least = f"{self.limiter} at full speed would need {self.share:.0%} of its time"
-        return f"{self.name} is limited by overhead: {least}; the rest is Python calls and small operations."
+        return f"{self.name} is limited by overhead: {least}; the rest is calls, small operations and waiting."
 
 
 @dataclass(frozen=True)
@@ -172,16 +175,15 @@ class Journey:
         warning = ""
         if abs(self.drift) > NOT_QUIET:
             warning = f"a ceiling moved by {self.drift:+.0%} meanwhile"
-        elif self.busy:
-            warning = f"the load average was {self.conditions['load_average']:.1f} before the request"
+        elif self.others > BUSY:
+            warning = f"other programs kept {self.others:.0%} of it busy before the request"
         remarks = [f"Machine not quiet: {warning}, so take no figure home."] if warning else []
         return remarks + [phase.regime_in_words() for phase in (self.prefill, self.decode) if phase is not None]
 
     @property
-    def busy(self) -> bool:
-        """Whether other work kept more than half of the cores before the request, where the system tells."""
-        load, cores = self.conditions.get("load_average"), self.conditions.get("usable_cores")
-        return load is not None and cores is not None and load > cores / 2
+    def others(self) -> float:
+        """The share of all cores that other programs used just before the request; 0 where that is not known."""
+        return self.conditions.get("others_busy") or 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """What `--json` prints; times in seconds."""

@@ -115,11 +115,11 @@ def test_a_busy_machine_is_called_so(journey):
     assert "Machine not quiet: a ceiling moved by -11%" in busy.remarks()[0]
 
 
-@pytest.mark.parametrize(("load", "warned"), [(1.0, False), (1.1, True), (None, False)])
-def test_a_loaded_machine_is_called_so(journey, load, warned):
-    """More than half of the cores were taken before the request; some systems do not tell."""
-    loaded = replace(journey, conditions={"load_average": load, "usable_cores": 2})
-    assert any("load average was 1.1" in line for line in loaded.lines()) is warned
+@pytest.mark.parametrize(("others", "warned"), [(0.25, False), (0.26, True), (None, False)])
+def test_company_is_mentioned(journey, others, warned):
+    """Other programs had more than a quarter of the cores; some systems do not tell."""
+    loaded = replace(journey, conditions={"others_busy": others})
+    assert any("kept 26% of it busy" in line for line in loaded.lines()) is warned
 
 
 def test_an_answer_of_one_token_has_no_decode(journey):
