@@ -131,10 +131,8 @@ def measure_step(
     """
     needed = step.batch * step.context * config.kv_bytes_per_token
     if needed > kv_limit_bytes:
-        limit = f"the limit of {kv_limit_bytes / 1e9:.1f} GB"
-        raise CapacityError(
-            f"{step}: {needed / 1e9:.1f} GB of KV cache exceed {limit}; take fewer or shorter sequences"
-        )
+        sizes = f"{needed / 1e9:.3g} GB of KV cache exceed the limit of {kv_limit_bytes / 1e9:.3g} GB"
+        raise CapacityError(f"{step}: {sizes}; take fewer or shorter sequences")
     store = ops.new_store(step.batch, step.context)
     for layer in range(config.num_hidden_layers):
         store.k(layer)[...] = store.v(layer)[...] = 0.01

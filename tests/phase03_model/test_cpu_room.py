@@ -36,7 +36,7 @@ def test_shares_cover_everything_once():
             assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 8, 23, 24, 40])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 8, 23, 24, 40])
 @pytest.mark.parametrize("n", [1, 7, 48, 61])
 def test_every_kernel_is_the_same_product(rows, n, monkeypatch):
     monkeypatch.setattr(cpu, "SMALL_PRODUCT", 2000)  # so that small shapes are cut into pieces too
