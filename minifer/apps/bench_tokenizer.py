@@ -49,6 +49,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--mb", type=float, default=2.0, metavar="MB", help="text to encode, in MB (default 2)")
     parser.add_argument("--train-mb", type=float, default=10.0, metavar="MB", help="text to train on (default 10)")
     parser.add_argument("--vocab-size", type=int, default=4096, metavar="N", help="tokens to train (default 4096)")
+    parser.add_argument("--letters", type=int, default=1_000_000, metavar="N", help="length of the run of one letter")
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="R", help="(default 5)")
     parser.add_argument("--no-train", action="store_true", help="leave the training out")
     parser.add_argument("--no-peers", action="store_true", help="only minifer")
@@ -57,8 +58,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, then print the table or the JSON."""
-    if args.repetitions < 1 or min(args.mb, args.train_mb) <= 0 or args.vocab_size <= 256:
-        raise UsageError("-r must be at least 1, --mb and --train-mb above 0, --vocab-size above 256")
+    if args.repetitions < 1 or min(args.mb, args.train_mb) <= 0 or args.vocab_size <= 256 or args.letters < 2:
+        raise UsageError(
+            "-r must be at least 1, --mb and --train-mb above 0, --vocab-size above 256, --letters above 1"
+        )
     os.environ["TOKENIZERS_PARALLELISM"], os.environ["RAYON_NUM_THREADS"] = "false", "1"  # one thread, as we have
     tokenizer = open_tokenizer(args)
     report: dict[str, Any] = {"rows": [], "conditions": conditions(args)}
@@ -98,8 +101,8 @@ def encode_rows(tokenizer: "Tokenizer", args: argparse.Namespace) -> Iterator[Ro
 
 
 def letter_rows(tokenizer: "Tokenizer", args: argparse.Namespace) -> Iterator[Row]:
-    """One letter, half a million and a million times."""
-    texts = {"n": "a" * 500_000, "2n": "a" * 1_000_000}
+    """One letter without a border, n and 2n times."""
+    texts = {"n": "a" * (args.letters // 2), "2n": "a" * (args.letters // 2 * 2)}
     engines = {f"one letter, {name}": partial(_ignoring, tokenizer.encode, text) for name, text in texts.items()}
     taken = take_turns(engines, min(args.repetitions, 5), lambda: None)
     half, whole = (statistics.median(taken[f"one letter, {name}"][0]) for name in texts)
