@@ -1,7 +1,8 @@
-"""How often tiny is right: exact answers to fresh questions of each kind, greedily decoded by transformers.
+"""How often tiny is right: exact answers to questions of each kind, greedily decoded by transformers.
 
     python tests/make/score_tiny.py            # prints one line per kind, about two minutes
 
+The questions come from the grammar with another seed; most of them stand in the training text as well.
 Versions as in `train_tiny.py`. The figures stand in minifer/data/tiny/README.md.
 """
 

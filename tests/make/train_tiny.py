@@ -1,4 +1,4 @@
-"""Train the bundled `tiny` model: 4 layers, hidden 96, 6 query and 2 key/value heads of 24, in 20 CPU minutes.
+"""Train the bundled `tiny` model: 4 layers, hidden 96, 6 query and 2 key/value heads of 24, on one CPU thread.
 
     python tests/make/train_tiny.py            # reads minifer/data/tiny/tokenizer.json, writes the rest of that folder
 
