@@ -1,73 +1,34 @@
-"""Metrics from fixed logs, against numbers worked by hand."""
-
-import json
+"""Metrics from fixed logs, against numbers worked by hand. Whole runs: `tests/apps/test_summary.py`."""
 
 import pytest
 from scheduling import World, make_request
 
-from minifer.metrics import (
-    SLO_INTERACTIVE,
-    RequestMetrics,
-    describe,
-    from_events,
-    from_request,
-    from_stamps,
-    meets,
-    percentile,
-    summarise,
-)
+from minifer.metrics import from_request, from_stamps, meets, percentile
 
 
-def evenly(tokens: int, gap: float, ttft: float = 0.1) -> RequestMetrics:
-    """An answer whose tokens come `gap` seconds apart."""
-    return from_stamps(0.0, [ttft + i * gap for i in range(tokens)], tokens)
+def test_stamps_give_every_figure() -> None:
+    metrics = from_stamps(10.0, [10.25, 10.75, 12.25], output_tokens=3)
+    assert (metrics.ttft, metrics.itl, metrics.tpot, metrics.e2e) == (0.25, (0.5, 1.5), 1.0, 2.25)
 
 
-def test_empty_events_move_no_clock() -> None:  # B-BEN-01, B-BEN-02, B-BEN-03
-    log = [(0.10, ""), (0.50, "A"), (0.52, "B"), (0.54, "CD"), (0.56, ""), (0.57, "")]
-    metrics = from_events(0.0, log, output_tokens=4)
-    assert metrics.ttft == 0.50
-    assert metrics.e2e == 0.54
-    assert metrics.itl == pytest.approx((0.02, 0.02))
-    assert metrics.tpot == pytest.approx(0.04 / 3)
+@pytest.mark.parametrize(("stamps", "ttft", "tpot", "e2e"), [([], None, None, None), ([0.5], 0.5, None, 0.5)])
+def test_what_is_undefined_is_none(
+    stamps: list[float], ttft: float | None, tpot: float | None, e2e: float | None
+) -> None:  # B-BEN-05
+    metrics = from_stamps(0.0, stamps, len(stamps))
+    assert (metrics.ttft, metrics.tpot, metrics.e2e, metrics.itl) == (ttft, tpot, e2e, ())
+
+
+def test_a_promise_is_kept_up_to_its_limit() -> None:
+    metrics = from_stamps(0.0, [0.25, 0.5, 0.75], 3)
+    assert meets(metrics, {"ttft": 250, "tpot": 250, "e2el": 750})
+    assert not any(meets(metrics, {name: limit}) for name, limit in (("ttft", 249), ("tpot", 249), ("e2el", 749)))
+    assert meets(from_stamps(0.0, [0.25], 1), {"tpot": 0}), "what is undefined breaks no promise"
 
 
 @pytest.mark.parametrize("events", range(6))
 def test_k_events_give_k_minus_1_gaps(events: int) -> None:  # B-BEN-02
     assert len(from_stamps(0.0, [float(i) for i in range(events)], events).itl) == max(events - 1, 0)
-
-
-def test_a_mean_of_tpot_is_not_a_mean_of_itl() -> None:  # B-BEN-04
-    summary = summarise([evenly(3, 0.010), evenly(11, 0.040)], duration=1.0)
-    assert summary["mean_tpot_ms"] == pytest.approx(25)
-    assert summary["mean_itl_ms"] == pytest.approx(35)
-
-
-def test_short_answers_have_no_tpot_and_are_counted() -> None:  # B-BEN-05
-    answers = [evenly(0, 0), evenly(1, 0, ttft=0.3), evenly(3, 0.010)]
-    assert [a.tpot for a in answers[:2]] == [None, None]
-    assert (answers[0].ttft, answers[1].ttft, answers[1].e2e) == (None, 0.3, 0.3)
-    summary = summarise(answers, duration=2.0)
-    assert (summary["zero_token_answers"], summary["one_token_answers"], summary["completed"]) == (1, 1, 3)
-    assert summary["mean_tpot_ms"] == pytest.approx(10)
-    assert summary["mean_ttft_ms"] == pytest.approx(200)
-    assert summary["output_throughput"] == 2
-
-
-def test_nothing_gives_nulls_and_valid_json() -> None:  # B-BEN-05
-    for requests, duration in (([], 1.0), ([evenly(0, 0)], 1.0), ([evenly(1, 0)], 0.0)):
-        summary = summarise(requests, duration)
-        assert summary["mean_tpot_ms"] is summary["p99_tpot_ms"] is summary["std_tpot_ms"] is None
-        json.dumps(summary, allow_nan=False)
-
-
-def test_failures_are_counted_and_enter_nothing_else() -> None:  # B-BEN-11
-    broken = from_stamps(0.0, [9.0, 19.0], 2, prompt_tokens=100, error="connection reset")
-    alone = summarise([evenly(3, 0.010)], duration=1.0)
-    both = summarise([evenly(3, 0.010), broken], duration=1.0)
-    assert both.pop("failed") == 1
-    assert alone.pop("failed") == 0
-    assert both == alone
 
 
 def test_percentiles_interpolate_linearly() -> None:  # B-BEN-14
@@ -76,29 +37,6 @@ def test_percentiles_interpolate_linearly() -> None:  # B-BEN-14
     assert got == [10, 30, 616, 808, pytest.approx(961.6), 1000]
     assert percentile([7.0], 99) == 7.0
     assert percentile([], 50) is None
-
-
-def test_a_description_names_everything() -> None:
-    assert describe([2, 4, 4, 4, 5, 5, 7, 9], [25]) == {"mean": 5, "median": 4.5, "std": 2, "p25": 4}
-    assert set(describe([]).values()) == {None}
-
-
-def test_goodput_is_requests_that_keep_every_promise() -> None:
-    requests = [evenly(5, 0.02), evenly(5, 0.05), evenly(5, 0.02, ttft=0.6), evenly(1, 0), evenly(0, 0)]
-    assert [meets(r, SLO_INTERACTIVE) for r in requests] == [True, False, False, True, True]
-    assert summarise(requests, duration=4.0, slo_ms=SLO_INTERACTIVE)["request_goodput"] == 0.5  # no answer, no good
-    assert meets(evenly(3, 0.1), {"e2el": 300.1})
-    assert not meets(evenly(3, 0.1), {"e2el": 299.9})
-
-
-def test_throughput_counts_tokens_of_the_usage() -> None:
-    metrics = [from_events(0.0, [(1.0, "ab"), (2.0, "c")], output_tokens=7, prompt_tokens=5)] * 2
-    summary = summarise(metrics, duration=4.0)
-    assert summary["total_input_tokens"] == 10
-    assert summary["total_output_tokens"] == 14
-    assert summary["output_throughput"] == 3.5
-    assert summary["total_token_throughput"] == 6.0
-    assert summary["request_throughput"] == 0.5
 
 
 def test_the_parts_of_a_request_add_up() -> None:
@@ -120,8 +58,7 @@ def test_preemptions_are_counted_and_cost_latency() -> None:
     world.add(*[make_request(f"r{i}", 4, 12) for i in range(4)])
     world.finish_all()
     metrics = [from_request(r) for r in world.asked]
-    summary = summarise(metrics, duration=world.clock.now())
-    assert summary["num_preemptions"] == world.scheduler.num_preemptions > 0
+    assert sum(m.num_preemptions for m in metrics) == world.scheduler.num_preemptions > 0
     victim = next(m for m in metrics if m.num_preemptions)
     assert max(victim.itl) > 1
     assert victim.e2e == pytest.approx(victim.queue_time + victim.prefill_time + victim.decode_time)
