@@ -14,28 +14,14 @@ outside with `finish(id, "stop")`. It is not thread-safe: one thread calls `step
 meanwhile hands it to that thread (an abort that arrives while the executor runs is fine: the result is then ignored).
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 from minifer.clock import Clock, MonotonicClock
 from minifer.errors import InvariantError
 from minifer.scheduler.base import Scheduler
 from minifer.scheduler.plan import Executor, StepPlan, StepResult, TokenEvent
 from minifer.scheduler.request import Request
-
-__all__ = ["Engine", "Recorder", "TokenEvent"]
-
-
-class Recorder(Protocol):
-    """What the engine tells a trace (trace.py), if there is one."""
-
-    def added(self, request: Request, now: float) -> None:
-        """A request has been queued."""
-
-    def stepped(self, plan: StepPlan, events: list[TokenEvent], now: float) -> None:
-        """A plan, made at `plan.time`, has been run and committed at `now`."""
-
-    def ended(self, events: list[TokenEvent]) -> None:
-        """Requests were ended from outside."""
+from minifer.trace import Recorder
 
 
 class Engine:

@@ -21,7 +21,7 @@ from typing import Any
 from minifer import ops
 from minifer.clock import Clock, MonotonicClock
 from minifer.device import select_device
-from minifer.engine import Engine, Recorder
+from minifer.engine import Engine
 from minifer.errors import RequestError, UnsupportedError, UsageError
 from minifer.executor import ModelExecutor
 from minifer.formats.atomic import Progress, no_progress
@@ -37,6 +37,7 @@ from minifer.scheduler.request import Request
 from minifer.stop_strings import StopStrings
 from minifer.tokenizer import Tokenizer
 from minifer.tokenizer.stream import StreamDecoder
+from minifer.trace import Recorder
 
 KV_BUDGET_BYTES = 1 << 30
 """How much KV cache is set aside unless `num_blocks` says otherwise; the pages are only taken when they are used."""

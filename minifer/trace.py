@@ -17,13 +17,26 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from minifer.scheduler.plan import StepPlan, TokenEvent
 from minifer.scheduler.request import Request
 
 VERSION = 1
 """Of the lines' form; `formats/trace_lines.py` reads them back."""
+
+
+class Recorder(Protocol):
+    """What an engine tells whoever watches it."""
+
+    def added(self, request: Request, now: float) -> None:
+        """A request has been queued."""
+
+    def stepped(self, plan: StepPlan, events: list[TokenEvent], now: float) -> None:
+        """A plan, made at `plan.time`, has been run and committed at `now`."""
+
+    def ended(self, events: list[TokenEvent]) -> None:
+        """Requests were ended from outside."""
 
 
 class TraceWriter:

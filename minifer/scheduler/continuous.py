@@ -176,17 +176,14 @@ class ContinuousScheduler(Scheduler):
         """
         index = request.num_computed // self.pool.block_size
         while index == len(request.block_table) or self.pool.is_shared(request.block_table[index]):
-            if self.pool.num_free:
-                self._take_block(request, index)
-            elif self._preempt(f"{request.id} needed a block") is request:
-                return False
+            if not self.pool.num_free:
+                if self._preempt(f"{request.id} needed a block") is request:
+                    return False
+            elif index == len(request.block_table):
+                request.block_table = self.pool.grow(request.block_table)
+            else:
+                request.block_table, self._draft.copies[request.id] = self.pool.own(request.block_table, index)
         return True
-
-    def _take_block(self, request: Request, index: int) -> None:
-        if index == len(request.block_table):
-            request.block_table = self.pool.grow(request.block_table)
-        else:
-            request.block_table, self._draft.copies[request.id] = self.pool.own(request.block_table, index)
 
     def _preempt(self, why: str) -> Request:
         """Send the victim back to the queue, and take out of the plan what it was to do in this step."""
