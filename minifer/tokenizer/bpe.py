@@ -36,8 +36,8 @@ first, until none can. There are two rules for what "can merge" means, and real 
 
 They differ. With the merges `(b, c), (a, b), (ab, c)` the text `abc` becomes `a bc` by merges and `abc` by ranks.
 
-**Time.** `merge_by_scan` is the definition and takes quadratic time: good for words. One run of 100,000 letters without
-a blank would stop a server for minutes, so longer pieces go to `merge_by_heap`, which takes n log n time for any input.
+**Time.** `merge_stages` is the definition, and takes quadratic time: one run of 100,000 letters without a blank would
+stop a server for minutes. `merge` takes n log n time for any input, and is quicker for short words, too.
 
 What this file does not do: cut text into words (`pretokenize`), know special tokens or files (`vocab`, `tokenizer`).
 """
@@ -45,10 +45,10 @@ What this file does not do: cut text into words (`pretokenize`), know special to
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minifer.errors import TokenizerError
 from minifer.tokenizer.pretokenize import GPT2, fix_surrogates, splitter
@@ -59,7 +59,6 @@ Progress = Callable[[int, int], None]
 Token = TypeVar("Token")
 
 BORDER = -1  # stands between two words, is no token, and so is never part of a pair
-SCAN_UP_TO = 48  # from about this length on the heap is quicker than the scan (measured on "ab" * n)
 
 
 # --------------------------------------------------------------------------------------------------- training
@@ -230,64 +229,57 @@ def single_bytes(data: bytes) -> list[bytes]:
 
 
 def merge(
-    tokens: list[Token],
+    tokens: Sequence[Token],
     rank_of: Callable[[tuple[Token, Token]], int | None],
     made: Sequence[Token] | Mapping[int, Token],
 ) -> list[Token]:
-    """Merge neighbours, lowest rank first and leftmost of equals, until no pair has a rank.
+    """Merge neighbours, lowest rank first and leftmost of equals, until no pair has a rank: the end of `merge_stages`.
 
-    `rank_of(pair)` is None for a pair that cannot merge; `made[rank]` is the token that takes the pair's place.
+    `rank_of(pair)` is None for a pair that cannot merge; `made[rank]` is the token that takes the pair's place. Each
+    pair waits in a heap as `rank * n + place`, one integer, so that the order of entries is the order of merging. A
+    merge looks only at its two new neighbours, so all of it takes n log n. An entry is stale if its pair has meanwhile
+    changed; then its rank no longer fits, and it is passed over.
     """
-    return (merge_by_scan if len(tokens) <= SCAN_UP_TO else merge_by_heap)(tokens, rank_of, made)
+    n = len(tokens)
+    row: list[Any] = list(tokens)
+    before, after = list(range(-1, n - 1)), list(range(1, n + 1))
+    heap = [rank * n + i for i, pair in enumerate(pairwise(row)) if (rank := rank_of(pair)) is not None]
+    heapify(heap)
+    while heap:
+        rank, i = divmod(heappop(heap), n)
+        j = after[i]
+        if row[i] is None or j == n or rank_of((row[i], row[j])) != rank:
+            continue
+        row[i], row[j] = made[rank], None
+        after[i] = after[j]
+        if after[j] < n:
+            before[after[j]] = i
+        for left, right in ((before[i], i), (i, after[i])):
+            if left >= 0 and right < n and (fresh := rank_of((row[left], row[right]))) is not None:
+                heappush(heap, fresh * n + left)
+    return [token for token in row if token is not None]
 
 
-def merge_by_scan(tokens, rank_of, made):  # type: ignore[no-untyped-def]
-    """`merge` as it is defined: look at all pairs, merge the best one, look again. Quadratic."""
-    for stage in merge_stages(tokens, rank_of, made):
-        tokens = stage
-    return list(tokens)
-
-
-def merge_stages(tokens, rank_of, made):  # type: ignore[no-untyped-def]
-    """What `merge_by_scan` goes through, one list for each merge, the unmerged tokens first.
+def merge_stages(
+    tokens: Sequence[Token],
+    rank_of: Callable[[tuple[Token, Token]], int | None],
+    made: Sequence[Token] | Mapping[int, Token],
+) -> Iterator[list[Token]]:
+    """`merge` as it is defined, stage by stage: look at all pairs, merge the best one, look again. Quadratic.
 
     >>> merges = {(97, 97): 256, (256, 97): 257, (257, 98): 258}
     >>> list(merge_stages(list(b"aaab"), merges.get, range(259)))
     [[97, 97, 97, 98], [256, 97, 98], [257, 98], [258]]
     """
+    row = list(tokens)
     while True:
-        yield tokens
-        ranks = [rank_of(pair) for pair in pairwise(tokens)]
+        yield row
+        ranks = [rank_of(pair) for pair in pairwise(row)]
         best = min((rank for rank in ranks if rank is not None), default=None)
         if best is None:
             return
         place = ranks.index(best)
-        tokens = [*tokens[:place], made[best], *tokens[place + 2 :]]
-
-
-def merge_by_heap(tokens, rank_of, made):  # type: ignore[no-untyped-def]
-    """`merge` in n log n: each pair waits in a heap, and a merge looks only at its two new neighbours.
-
-    An entry is `rank * n + place`, one integer, so that the order of entries is the order of merging. It is stale if
-    its pair has meanwhile changed; then the rank no longer fits and the entry is passed over.
-    """
-    n = len(tokens)
-    tokens, before, after = list(tokens), list(range(-1, n - 1)), list(range(1, n + 1))
-    heap = [rank * n + i for i, pair in enumerate(pairwise(tokens)) if (rank := rank_of(pair)) is not None]
-    heapify(heap)
-    while heap:
-        rank, i = divmod(heappop(heap), n)
-        j = after[i]
-        if tokens[i] is None or j == n or rank_of((tokens[i], tokens[j])) != rank:
-            continue
-        tokens[i], tokens[j] = made[rank], None
-        after[i] = after[j]
-        if after[j] < n:
-            before[after[j]] = i
-        for left, right in ((before[i], i), (i, after[i])):
-            if left >= 0 and right < n and (rank := rank_of((tokens[left], tokens[right]))) is not None:
-                heappush(heap, rank * n + left)
-    return [token for token in tokens if token is not None]
+        row = [*row[:place], made[best], *row[place + 2 :]]
 
 
 # --------------------------------------------------------------------------------------------------- decoding

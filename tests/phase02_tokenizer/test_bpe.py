@@ -160,11 +160,19 @@ def test_trained_tables_mean_the_same_under_both_rules(corpus, text):
 @given(
     st.dictionaries(st.tuples(st.integers(0, 6), st.integers(0, 6)), st.integers(0, 30)), st.lists(st.integers(0, 3))
 )
-def test_heap_equals_scan_for_any_table(ranks, tokens):
+def test_quick_merging_equals_the_definition(ranks, tokens):
     """Also for tables that no training makes: ranks out of order, shared ranks, a result that merges at once again."""
     made = [(7 * rank + 3) % 7 for rank in range(31)]
     ranks = {pair: rank for pair, rank in ranks.items() if made[rank] > max(pair)}  # so that merging ends
-    assert bpe.merge_by_heap(tokens, ranks.get, made) == bpe.merge_by_scan(tokens, ranks.get, made)
+    assert bpe.merge(tokens, ranks.get, made) == list(bpe.merge_stages(tokens, ranks.get, made))[-1]
+
+
+def test_a_whole_token_that_no_merge_reaches():
+    """tiktoken looks a whole piece up before it merges."""
+    ranks = {b"a": 0, b"b": 1, b"c": 2, b"abc": 3}
+    tokens = {rank: token for token, rank in ranks.items()}
+    assert bpe.encode_by_ranks(b"abc", ranks, tokens) == [3]
+    assert bpe.encode_by_ranks(b"abca", ranks, tokens) == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("unit", ["a", "ab", "aab"])
