@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 
 import house
 import numpy as np
@@ -242,6 +243,16 @@ def test_the_reference_passes(task, function):
     assert verdict.ok
     assert verdict.passed >= 5
     assert "Done" in str(verdict)
+
+
+def test_an_endless_loop_is_stopped_even_where_ctrl_c_is_ignored():
+    """As in a process that a shell started in the background: there SIGINT is ignored from the start."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert "does the loop ever end?" in str(grade("1.2", endless))
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(

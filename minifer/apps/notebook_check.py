@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import io
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -181,8 +182,13 @@ def _names(code: CodeType) -> set[str]:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the main thread if the block takes longer, by the way that Ctrl-C takes on every system."""
+    """Raise TimeoutError in the main thread if the block takes longer, by the way that Ctrl-C takes on every system.
+
+    subtle: a process started in the background by a shell ignores SIGINT, and `interrupt_main` then does nothing at all.
+    So Python's own handler stands in while the block runs.
+    """
     expired = threading.Event()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def stop() -> None:
         expired.set()
@@ -198,6 +204,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise TimeoutError(f"still running after {seconds:g} s: does the loop ever end? (No more tests run.)") from None
     finally:
         timer.cancel()
+        signal.signal(signal.SIGINT, before)
 
 
 def _run_examples(task: str, wanted: Task, function: Callable[..., Any]) -> Verdict:
