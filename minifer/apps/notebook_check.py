@@ -184,7 +184,7 @@ def _names(code: CodeType) -> set[str]:
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in the main thread if the block takes longer, by the way that Ctrl-C takes on every system.
 
-    subtle: a process started in the background by a shell ignores SIGINT, and `interrupt_main` then does nothing at all.
+    subtle: a process started in the background by a shell ignores SIGINT, and `interrupt_main` then does nothing.
     So Python's own handler stands in while the block runs.
     """
     expired = threading.Event()
