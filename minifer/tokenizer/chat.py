@@ -20,7 +20,8 @@ messages. After rendering, these characters, and nothing else, become control to
 
 **Its limit.** A template that builds control tokens out of parts (`'<|' + role + '|>'`) cannot be marked. That is
 noticed (a control token stands in the output that no message contains) and refused. And a template that *looks for* a
-control token in a content does not find it: by the rule above there is none.
+control token in a content does not find it: by the rule above there is none. The sandbox keeps a template away from
+Python and from the machine, but it does not limit its time: a model's files are to be trusted that far.
 
 Not here: what is done with the answer (`llm`), and tools, which templates receive as the variable `tools`.
 """

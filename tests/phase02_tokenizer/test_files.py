@@ -193,6 +193,17 @@ def test_ranks_are_refused_where_they_would_lie(tmp_path, tiny):
     with pytest.raises(TokenizerError, match="ranks cannot say the same"):
         Tokenizer(file).save(tmp_path / "no.tiktoken")
     assert not (tmp_path / "no.tiktoken").exists()
+    late_first = from_gguf(
+        gguf(
+            tokens=[*BYTE_LETTERS, "ab", "bc", "<end>"],
+            merges=["b c", "a b"],
+            token_type=[1] * 258 + [3],
+            bos_token_id=258,
+            eos_token_id=258,
+        )
+    )
+    with pytest.raises(TokenizerError, match="ranks cannot say the same"):
+        Tokenizer(late_first).save(tmp_path / "no.tiktoken")
     tiny.save(tmp_path / "yes.tiktoken")
     again = Tokenizer.from_pretrained(tmp_path / "yes.tiktoken", pattern="smollm")
     assert again.encode(CORPUS) == tiny.encode(CORPUS)
@@ -254,3 +265,18 @@ def test_encode_wants_text(trained):
     for value in (b"abc", None, 7):
         with pytest.raises(TokenizerError, match="needs a str"):
             trained.encode(value)
+
+
+def test_the_memory_for_words_is_bounded(monkeypatch):
+    """A server that runs for weeks meets ever new words, and long ones; the ids stay the same."""
+    from minifer.tokenizer import tokenizer as module
+
+    monkeypatch.setattr(module, "CACHE_PIECES", 5)
+    ours = Tokenizer.from_merges(bpe.train(CORPUS, 300))
+    fresh = Tokenizer.from_merges(bpe.train(CORPUS, 300))
+    for number in range(40):
+        word = f" w{chr(97 + number % 26)}{chr(97 + number // 26)}"
+        assert ours.encode(word * 2) == fresh.encode(word) * 2
+        assert len(ours._cache) <= 5
+    ours.encode("x" * 1000)
+    assert max(map(len, ours._cache)) <= module.CACHE_LONGEST
