@@ -121,7 +121,7 @@ def verdict(report: Mapping[str, Any]) -> str:
 
     found = ["\nWhere the points stand, and why:"]
     for p in roofline_report.headline(report["points"]):
-        text = f"{_name(p)}, {p['op']}: {p['share']:.0%} of the roof; {p['explained'] or 'NOT EXPLAINED'}."
+        text = f"{_name(p)}, {p['op']}, at {p['share']:.0%} of its roof: {p['explained'] or 'NOT EXPLAINED'}."
         found.append(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="    "))
     cost = [row["timer_s"] / row["measured_s"] for row in report["steps"] if row["phase"] == "decode"]
     if cost:

@@ -119,7 +119,7 @@ def explain(ground: Ground, step: Step, op: str, least: OpTime, seconds: float, 
         return f"at its roof, {limit}"
     gaps = _gaps(ground, step, op, least, seconds, wait_s)
     told = ", ".join(f"{gap / seconds:.0%} {words}" for gap, words in gaps if gap / seconds >= WORTH_TELLING)
-    return f"{share:.0%} of its time is {limit}; {told}"
+    return f"its time is {share:.0%} {limit}, {told}"
 
 
 def _explain_above(ground: Ground, least: OpTime, seconds: float) -> str:
@@ -139,7 +139,7 @@ def _gaps(ground: Ground, step: Step, op: str, least: OpTime, seconds: float, wa
     calls_rule = least.limiter == "overhead"
     known = [
         (least.roofline_s if calls_rule else 0.0, "reading and arithmetic"),
-        (_shape_seconds(ground, step, op) - least.roofline_s, _shape_words(step)),
+        (_shape_seconds(ground, step, op) - least.roofline_s, _shape_words(step, op)),
         (0.0 if calls_rule else least.overhead_s, "calls of Python and NumPy"),
         (wait_s, "waiting for the other processes"),
     ]
@@ -152,7 +152,7 @@ def _gaps(ground: Ground, step: Step, op: str, least: OpTime, seconds: float, wa
 
 def _shape_seconds(ground: Ground, step: Step, op: str) -> float:
     """How long a class of linear layers would take at the speed that its own shapes were measured at, or 0."""
-    rows = step.batch * (1 if op == "head" else step.length)
+    rows = _rows(step, op)
     if op == "attention" or not ground.shapes or 1 < rows < MANY_ROWS:
         return 0.0
     c, q = ground.config, ground.config.num_attention_heads * ground.config.head_dim
@@ -170,8 +170,13 @@ def _shape_seconds(ground: Ground, step: Step, op: str) -> float:
     return layers * sum(2 * rows * sizes[name] / ground.shapes[name]["flops_per_s"] for name in CLASSES[op])
 
 
-def _shape_words(step: Step) -> str:
-    what = "multiply" if step.phase == "prefill" else "read"
+def _rows(step: Step, op: str) -> int:
+    """Rows of the products: every new token, and in the head the last of each sequence."""
+    return step.batch * (1 if op == "head" else step.length)
+
+
+def _shape_words(step: Step, op: str) -> str:
+    what = "read" if _rows(step, op) == 1 else "multiply"
     return f"because matrices of these shapes {what} more slowly than the probe's large one"
 
 

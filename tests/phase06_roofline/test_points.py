@@ -42,7 +42,7 @@ def test_a_point_by_hand():
     assert point["flops_per_s"] == pytest.approx(point["roof_flops_per_s"] / 2)
     assert point["share"] == pytest.approx(0.5)
     assert (point["limiter"], point["phase"]) == ("bandwidth", "decode")
-    assert point["explained"].startswith("50% of its time is reading")
+    assert point["explained"].startswith("its time is 50% reading")
 
 
 def test_every_point_has_the_keys_that_others_build_on():
@@ -108,7 +108,7 @@ def test_gaps_are_told_from_the_known_to_the_unknown():
     least = predict_step(CONFIG, PREFILL.work, ROOF)["attention"]
     seconds = 2 * least.roof_s
     words = explain(ground(), PREFILL, "attention", least, seconds, wait_s=0.1 * seconds)
-    assert words.startswith("50% of its time is arithmetic")
+    assert words.startswith("its time is 50% arithmetic")
     assert "10% waiting" in words
     assert "softmax" in words
 
@@ -119,7 +119,7 @@ def test_shapes_that_multiply_slowly_are_part_of_the_gap():
     for step, op in ((PREFILL, "linears"), (DECODE, "head")):
         least = predict_step(CONFIG, step.work, ROOF)[op]
         words = explain(ground(shapes=shapes), step, op, least, 2 * least.roof_s)
-        share = float(words.split("; ")[1].split("%")[0])
+        share = float(words.split(", ")[1].split("%")[0])
         assert share == pytest.approx(50, abs=3)
         assert "shapes" in words
 
@@ -129,7 +129,7 @@ def test_overhead_can_be_the_roof():
     least = predict_step(CONFIG, DECODE.work, slow)["attention"]
     where = Ground(CONFIG, slow, ground().machine, 2, {})
     words = explain(where, DECODE, "attention", least, 4e-6)
-    assert words.startswith("50% of its time is calls of Python")
+    assert words.startswith("its time is 50% calls of Python")
     assert explain(where, DECODE, "attention", least, 2.1e-6).startswith("at its roof, calls")
 
 
