@@ -56,6 +56,8 @@ def test_no_label_lies_on_another(report, draw):
         figure = getattr(roofline_figures, draw)(report)
     boxes = [t.get_window_extent() for t in figure.axes[0].texts if t.get_text() and t.get_rotation() == 0]
     assert boxes
+    if legend := figure.axes[0].get_legend():
+        boxes.append(legend.get_window_extent())
     assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
     inside = figure.bbox
     assert all(inside.x0 <= b.x0 and b.x1 <= inside.x1 and inside.y0 <= b.y0 and b.y1 <= inside.y1 for b in boxes)

@@ -131,7 +131,7 @@ def _draw_ceilings(ax: "Axes", c: Mapping[str, Any], low: float, high: float) ->
         taken.append(_roof(ax, flops, reads, low, high, color="black", linewidth=1.3, linestyle=":", label=name))
     bottom = ax.get_ylim()[0]
     ax.plot([ridge, ridge], [bottom, peak], color=LIGHT, linewidth=0.8, zorder=0)
-    words = ax.text(ridge / 1.05, bottom * 1.15, f"ridge {ridge:.3g}", color=GREY, fontsize=8, ha="right")
+    words = ax.annotate(f"ridge {ridge:.3g}", (ridge, peak), (0, 2), textcoords="offset points", color=GREY, fontsize=8)
     names = ax.legend(loc="lower right", frameon=True, framealpha=1, edgecolor="none", borderpad=0.1)
     return np.vstack([*taken, boxes_of([flat, words, names])])
 
