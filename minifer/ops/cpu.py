@@ -151,7 +151,7 @@ def normed(x: np.ndarray, eps: float, row_by_row: bool = False) -> np.ndarray:
     if len(x) == 1:
         row = x[0]
         return x * np.float32(1.0 / math.sqrt(float(row.dot(row)) / row.size + eps))
-    if row_by_row:
+    if row_by_row and len(x) > 0:
         return np.concatenate([normed(x[i : i + 1], eps) for i in range(len(x))])
     return x / rms(x, eps)
 
