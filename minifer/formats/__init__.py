@@ -9,6 +9,7 @@
     digest.py             a file's SHA-256, remembered
     fetch.py              a download by this machine's package client, kept in bounds
     atomic.py             a file is written as a whole or not at all
+    vocab_files.py        vocabularies: tokenizer.json, GGUF metadata, tiktoken rank files, checked; and writing them
     write_safetensors.py  the way back, for the cache and the export
     write_gguf.py         the way back to llama.cpp
 

@@ -112,7 +112,7 @@ def strings_in(value: Any) -> Iterator[str]:
     ['role', 'user', 'content', 'text', 'hi']
     """
     if isinstance(value, str):
-        yield fix_surrogates(value)
+        yield value
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from strings_in(key)

@@ -60,11 +60,13 @@ def test_roles_and_other_fields_are_plain_text_too():
 
 
 def test_surrogates_cannot_hide_a_marker():
-    """Two halves that would become a private character when mended are mended before markers are chosen."""
+    """Two halves that become a private character when mended are mended first, and the template sees the result."""
     tokenizer = chat(CHATML)
     ids = tokenizer.apply_chat_template(say("\udb80\udc00 \ud83d"))
     assert [index for index in ids if index >= 256] == [START, END, START]
     assert "\U000f0000 \ufffd" in tokenizer.decode(ids)
+    measuring = chat("{{ messages[0].content | length }}")
+    assert measuring.decode(measuring.apply_chat_template(say("\ud83d\udc4d\ud83d"))) == "2"
 
 
 def test_the_template_sees_the_real_strings():
