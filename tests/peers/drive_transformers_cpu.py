@@ -1,7 +1,7 @@
 """Measures Hugging Face transformers on the CPU, in float32, with its own KV cache and scaled dot product attention.
 
     python driver.py FOLDER THREADS                    jobs as JSON on stdin, see `driving.py`
-    python driver.py logits FOLDER IDS OUT.npy         logits [T, V] of one sequence of token ids, float32
+    python driver.py logits FOLDER IDS OUT.npy ...     logits [T, V] of a sequence of token ids; more triples may follow
 
 Like llama-bench it computes logits for the last position of a prompt only, and samples nothing.
 """
@@ -70,6 +70,7 @@ def write_logits(folder: str, ids: str, out: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["logits"]:
-        write_logits(*sys.argv[2:5])
+        for at in range(2, len(sys.argv), 3):
+            write_logits(*sys.argv[at : at + 3])
     else:
         drive(load)

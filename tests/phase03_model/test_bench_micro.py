@@ -72,7 +72,7 @@ def test_the_load_of_smollm2_is_what_was_worked_out_by_hand():
 
 def test_a_window_and_an_untied_embedding_are_not_read():
     """Only what is visible, and of an untied embedding only the head's half."""
-    from models import CONFIGS
+    from tests.models import CONFIGS
 
     near, far = (necessary_bytes(CONFIGS["mistral"], [Work(1, context)]) for context in (7, 60))
     assert near == far
