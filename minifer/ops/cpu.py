@@ -492,7 +492,8 @@ class Ops:
     """The room. `threads` ranks work on a step (None: one per core); see the module's docstring.
 
     `batch_invariant=True` gives every row the same kernel, however many rows there are: answers are then the same bits
-    alone and in company, and a batch is no faster than its parts.
+    alone and in company. The price, measured on SmolLM2-135M: a prompt of 512 takes 5.7 times as long, a batch of 8
+    2.0 times, a single sequence the same.
     """
 
     name = "cpu"
@@ -696,7 +697,10 @@ class Worker:
 
     @staticmethod
     def _next() -> Any:
-        return pickle.load(sys.stdin.buffer)
+        try:
+            return pickle.load(sys.stdin.buffer)
+        except EOFError:  # the room was closed before it had weights
+            sys.exit(0)
 
     def serve(self) -> None:
         """Take part in every step until the parent hangs up."""

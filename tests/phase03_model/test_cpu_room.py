@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 
+from minifer.device import select_device
 from minifer.errors import DeviceError, UsageError
 from minifer.model.transformer import forward
 from minifer.ops.batch import make_batch
@@ -122,6 +123,15 @@ def test_close_ends_the_ranks_and_may_be_called_twice():
     model.close()
     assert process.returncode == 0
     model.close()
+
+
+@several
+def test_a_room_without_weights_closes_without_a_word(capfd):
+    ops = cpu.Ops(CONFIGS["llama2"], select_device("cpu"), threads=2)
+    process = ops._peers[0]._process
+    ops.close()
+    assert process.returncode == 0
+    assert capfd.readouterr().err == ""
 
 
 @several
