@@ -1,7 +1,8 @@
 """What `minifer export` writes, loaded by other engines: their logits against ours, and their tokens.
 
-Needs peers (`--peers`; installed by the scripts in `tests/peers/`), and for SmolLM2 its weights (`--model`). All run
-with the exported file itself, so the numbers in it are the same, and what differs is arithmetic alone.
+Needs peers (`--peers`; installed by the scripts in `tests/peers/`), and for SmolLM2 its weights (`--model`). Ours are
+the logits of the model *before* it was exported, or a mistake that writing and reading share would not show; only where
+the weights were rounded to bfloat16 are they those of the exported file.
 """
 
 import json
@@ -43,9 +44,8 @@ def peer(name):
     return found[name]
 
 
-def our_logits(path, ids):
+def our_logits(model, ids):
     """Logits of every position by the reference room."""
-    model = load_model(path)
     ops = open_room("reference", model.config, select_device("cpu"))
     sequence = Incremental(ops.prepare(model.weights), ops.new_store(1, len(ids)), ops)
     return np.array(sequence.step(ids, all_logits=True))
@@ -67,13 +67,20 @@ def goldens(golden_path):
 # --- Hugging Face's form in transformers ------------------------------------------------------------------------------
 
 
-def their_logits(work, tmp_path):
-    """Logits by transformers for `{name: (folder, ids)}`, in one process because it takes seconds to start."""
+def equal_in_transformers(work, tmp_path):
+    """For each `name: (folder, ids, model)` transformers computes our logits; in one process, it starts slowly."""
     command = [*peer("transformers").command, "logits"]
-    for name, (folder, ids) in work.items():
+    for name, (folder, ids, _) in work.items():
         command += [str(folder), ",".join(map(str, ids)), str(tmp_path / f"{name}.npy")]
     subprocess.run(command, check=True, capture_output=True, timeout=600)
-    return {name: np.load(tmp_path / f"{name}.npy") for name in work}
+    for name, (_, ids, model) in work.items():
+        theirs = np.load(tmp_path / f"{name}.npy")
+        np.testing.assert_allclose(our_logits(model, ids), theirs, rtol=0, atol=2e-3, err_msg=name)
+
+
+def rounded(model, path, dtype):
+    """The model that was exported to `path`: itself, or with its weights in bfloat16."""
+    return model if dtype == "F32" else load_model(path)
 
 
 def test_families_in_transformers(tmp_path, golden_path):
@@ -84,10 +91,10 @@ def test_families_in_transformers(tmp_path, golden_path):
         folder = golden_path / "families" / family
         ids = json.loads((folder / "expected.json").read_text("utf-8"))["prompt_ids"]
         for dtype in ("F32", "BF16"):
-            export.export_hf(load_model(folder), tmp_path / f"{family}-{dtype}", dtype)
-            work[f"{family}-{dtype}"] = (tmp_path / f"{family}-{dtype}", ids)
-    for name, theirs in their_logits(work, tmp_path).items():
-        np.testing.assert_allclose(our_logits(*work[name]), theirs, rtol=0, atol=2e-3, err_msg=name)
+            model, path = load_model(folder), tmp_path / f"{family}-{dtype}"
+            export.export_hf(model, path, dtype)
+            work[path.name] = (path, ids, rounded(model, path, dtype))
+    equal_in_transformers(work, tmp_path)
 
 
 def test_smollm2_in_transformers(tmp_path, smollm2, goldens):
@@ -96,9 +103,8 @@ def test_smollm2_in_transformers(tmp_path, smollm2, goldens):
     work = {}
     for dtype in ("F32", "BF16"):
         export.export_hf(smollm2, tmp_path / dtype, dtype)
-        work[dtype] = (tmp_path / dtype, goldens[3]["prompt_ids"])
-    for name, theirs in their_logits(work, tmp_path).items():
-        np.testing.assert_allclose(our_logits(*work[name]), theirs, rtol=0, atol=2e-3, err_msg=name)
+        work[dtype] = (tmp_path / dtype, goldens[3]["prompt_ids"], rounded(smollm2, tmp_path / dtype, dtype))
+    equal_in_transformers(work, tmp_path)
 
 
 # --- GGUF in llama.cpp ------------------------------------------------------------------------------------------------
@@ -150,9 +156,9 @@ def first_logprobs(post, ids, printable, count=20):
     return [one["id"] for one in top], np.array([one["logprob"] for one in top])
 
 
-def agree(post, path, ids, tolerance):
+def agree(post, path, model, ids, tolerance):
     """The same likeliest token where it is clear, and the same log-probabilities."""
-    ours = log_softmax(our_logits(path, ids)[-1])
+    ours = log_softmax(our_logits(model, ids)[-1])
     their_ids, theirs = first_logprobs(
         post, ids, printable=read_gguf(path).metadata["tokenizer.ggml.tokens"].index("A")
     )
@@ -182,7 +188,7 @@ def test_families_in_llama_cpp(family, tmp_path, golden_path):
     # llama.cpp has no window for the architecture under which Mistral is filed, so it is compared within the window.
     ids = ids[: model.config.window() - 1]
     with llama_server(path, tmp_path / "log") as post:
-        agree(post, path, ids, LOGPROB_TOLERANCE["F32"])
+        agree(post, path, model, ids, LOGPROB_TOLERANCE["F32"])
 
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16"])
@@ -190,10 +196,10 @@ def test_smollm2_in_llama_cpp(dtype, tmp_path, smollm2, goldens):
     """Log-probabilities after each prompt, 32 greedy tokens where the margin allows, and the tokens of texts."""
     path = tmp_path / "model.gguf"
     export.export_gguf(smollm2, path, dtype)
-    tokenizer = Tokenizer.from_pretrained(path)
+    tokenizer, model = Tokenizer.from_pretrained(path), rounded(smollm2, path, dtype)
     with llama_server(path, tmp_path / "log") as post:
         for golden in goldens[:4]:
-            agree(post, path, golden["prompt_ids"], LOGPROB_TOLERANCE[dtype])
+            agree(post, path, model, golden["prompt_ids"], LOGPROB_TOLERANCE[dtype])
         for text in TEXTS:
             assert post("/tokenize", {"content": text, "add_special": False})["tokens"] == tokenizer.encode(text), text
         if dtype == "F32":
