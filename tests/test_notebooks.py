@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import time
 
 import house
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 from test_style import FOREIGN
 
 from minifer.apps import notebook, notebook_check
-from minifer.apps.notebook_check import TASKS, grade
+from minifer.apps.notebook_check import TASKS, grade, time_limit
 from minifer.errors import RequestError, UsageError
 from minifer.generate import generate, greedy
 from notebooks import build
@@ -243,6 +244,19 @@ def test_the_reference_passes(task, function):
     assert verdict.ok
     assert verdict.passed >= 5
     assert "Done" in str(verdict)
+
+
+def test_an_interruption_that_is_swallowed_is_repeated():
+    """As the garbage collector does with what its callbacks raise."""
+    swallowed = []
+    with pytest.raises(TimeoutError, match="does the loop ever end"), time_limit(0.05):
+        while True:
+            try:
+                time.sleep(0.01)
+            except KeyboardInterrupt:
+                swallowed.append(1)
+                if len(swallowed) == 3:
+                    raise
 
 
 def test_an_endless_loop_is_stopped_even_where_ctrl_c_is_ignored():

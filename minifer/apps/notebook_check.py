@@ -27,6 +27,9 @@ from typing import Any
 import minifer
 from minifer.errors import UsageError
 
+INSIST_S = 0.02
+"""How often a test that does not end is told to, until it does."""
+
 LIMIT_S = 1.0
 """How long one test may take; those of the phases take milliseconds. A loop without end also eats memory meanwhile."""
 
@@ -184,18 +187,25 @@ def _names(code: CodeType) -> set[str]:
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in the main thread if the block takes longer, by the way that Ctrl-C takes on every system.
 
-    subtle: a process started in the background by a shell ignores SIGINT, and `interrupt_main` then does nothing.
-    So Python's own handler stands in while the block runs.
+    subtle: an exception that happens to be raised inside a callback of the garbage collector is swallowed, so it is
+    raised again until it takes. And a process that a shell started in the background ignores SIGINT, so that
+    `interrupt_main` would do nothing: a handler of our own stands in while the block runs.
     """
-    expired = threading.Event()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    done, expired = threading.Event(), threading.Event()
 
-    def stop() -> None:
-        expired.set()
-        _thread.interrupt_main()
+    def interrupt(*_: object) -> None:
+        if not done.is_set():
+            raise KeyboardInterrupt
 
-    timer = threading.Timer(seconds, stop)
-    timer.start()
+    def watch() -> None:
+        if not done.wait(seconds):
+            expired.set()
+            while not done.wait(INSIST_S):
+                _thread.interrupt_main()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     except KeyboardInterrupt:
@@ -203,7 +213,8 @@ def time_limit(seconds: float) -> Iterator[None]:
             raise
         raise TimeoutError(f"still running after {seconds:g} s: does the loop ever end? (No more tests run.)") from None
     finally:
-        timer.cancel()
+        done.set()
+        watcher.join()
         signal.signal(signal.SIGINT, before)
 
 
