@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from minifer.apps import options
 from minifer.apps.run_cli import checked, print_stream
-from minifer.errors import DownloadError, UnsupportedError
+from minifer.errors import DownloadError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from minifer.apps.journey import Journey
@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     params = options.sampling_params(args)
     if params.n != 1:
         raise UnsupportedError(f"the demo follows one answer: n must be 1, not {params.n}")
+    if args.figure is not None and not args.figure.parent.is_dir():
+        raise UsageError(f"the figure cannot be written to {args.figure}: there is no folder {args.figure.parent}")
     llm = open_or_tiny(args)
     question = args.prompt if args.prompt is not None else TINY_QUESTION if llm.name == "tiny" else QUESTION
     with llm:

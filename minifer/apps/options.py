@@ -118,12 +118,13 @@ class ProgressBars:
 
 
 def read_prompt(given: str | None) -> str:
-    """The prompt of the command line, or all of stdin if there is none or it is `-`. Raises UsageError."""
+    """The prompt of the command line, or all of stdin if there is none or it is `-`, without the line end that `echo`
+    puts behind it. Raises UsageError."""
     if given is not None and given != "-":
         return given
     if given is None and sys.stdin is not None and sys.stdin.isatty():
         raise UsageError("there is no prompt: give one as an argument, or pipe it in")
-    text = sys.stdin.read() if sys.stdin is not None else ""
+    text = sys.stdin.read().removesuffix("\n") if sys.stdin is not None else ""
     if not text:
         raise UsageError("there is no prompt: stdin was empty")
     return text

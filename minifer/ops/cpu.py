@@ -509,7 +509,7 @@ class Ops:
     ) -> None:
         """Start the other ranks; they wait for their weights."""
         self.config, self.device, self.meter = config, device, meter
-        self.num_ranks = number_of_ranks(threads, config.num_attention_heads)
+        self.num_ranks = number_of_ranks(threads, config)
         file = anonymous_file()
         self._board = Board(file, config, self.num_ranks)
         self._frequencies = rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
@@ -699,7 +699,7 @@ class Worker:
     def _next() -> Any:
         try:
             return pickle.load(sys.stdin.buffer)
-        except EOFError:  # the room was closed before it had weights
+        except (EOFError, pickle.UnpicklingError):  # the room was closed before it had handed over its weights
             sys.exit(0)
 
     def serve(self) -> None:

@@ -79,3 +79,11 @@ def test_the_capital_of_france(smollm2_path, tmp_path):
     assert "\nThe capital of France is Paris.\n" in result.stdout
     assert "tokens    37 in" in result.stdout
     assert (tmp_path / "demo.png").exists()
+
+
+def test_a_figure_in_a_folder_that_is_not_there_is_refused_before_the_run(capsys):
+    """Not after the model has answered."""
+    assert cli.main(["demo", "--figure", "no-such-folder/x.png"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no-such-folder" in captured.err

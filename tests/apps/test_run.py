@@ -29,10 +29,11 @@ def test_streamed_text_is_the_whole_text(capsys):
 
 
 def test_stdin_is_the_prompt(capsys, monkeypatch):
-    """With no prompt, or `-`, the text is read from stdin, to its last line break."""
+    """With no prompt, or `-`, the text is read from stdin, but for the line end that `echo` adds."""
     for words in ((), ("-",)):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT + "\n"))
-        assert json.loads(run(capsys, *words, "--json")[1])["prompt"] == PROMPT + "\n"
+        for typed, prompt in ((PROMPT, PROMPT), (PROMPT + "\n", PROMPT), (PROMPT + "\n\n", PROMPT + "\n")):
+            monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+            assert json.loads(run(capsys, *words, "--json")[1])["prompt"] == prompt
 
 
 def test_empty_stdin_is_a_mistake(capsys, monkeypatch):

@@ -59,7 +59,8 @@ def test_added_tokens_equal_hugging_face():
         added = []
         for number, name in enumerate(rng.sample(["<L>", "<R>", "<LR>", "a b", "é!", "<<"], 4)):
             flags = {flag: rng.random() < 0.5 for flag in ("lstrip", "rstrip", "normalized")}
-            added.append({"id": tiny.vocab_size + number, "content": name, "special": False, "single_word": False, **flags})
+            entry = {"id": tiny.vocab_size + number, "content": name, "special": False, "single_word": False}
+            added.append({**entry, **flags})
         normalizer = rng.choice([None, {"type": "NFC"}])
         spec = dict(tiny.vocabulary.file.spec) | {"added_tokens": added, "normalizer": normalizer}
         ours, theirs = Tokenizer(from_json(spec)), hugging_face(spec)
