@@ -134,6 +134,7 @@ class PeerBench:
             except queue.Empty:
                 raise PeerError(f"{self.info.name} gave no answer for {limit_s:g} s") from None
             if line is None:
+                self._lines.put(None)  # whoever asks again finds the end again, and not an empty queue
                 raise PeerError(f"{self.info.name} has ended: {self._last_words()}")
             if line.startswith("{"):
                 return self._checked(json.loads(line))
