@@ -121,7 +121,7 @@ def run_profile(args: argparse.Namespace, model: Model, room: str, threads: int)
     before = ceilings_of(model, threads)
     bench = RoomBench(model, room, threads, ubatch=args.ubatch_size)
     try:
-        profiles = [profile(bench, job, before) for job in jobs_of(args)]
+        profiles = [profile(bench, job, before, args.repetitions) for job in jobs_of(args)]
     finally:
         bench.close()
     null = null_profile(model.config, room, threads)
@@ -373,6 +373,8 @@ def conditions(model: Model, threads: int) -> dict[str, Any]:
 def condition_lines(found: dict[str, Any]) -> list[str]:
     """The conditions that belong under a table."""
     libraries = ", ".join(f"{b['internal_api']} {b['version']} ({b['architecture']})" for b in found["blas"])
+    if found["openblas_coretype"]:
+        libraries += f", OPENBLAS_CORETYPE={found['openblas_coretype']}"
     load = f", load average {found['load_average']:.2f} at the start" if found["load_average"] is not None else ""
     return [
         f"build: minifer {found['minifer']}, Python {found['python']}, NumPy {found['numpy']}, {libraries}",
