@@ -34,7 +34,9 @@ from minifer.scheduler.static import StaticScheduler
 SHAPES = ("fixed", "uniform", "exponential")
 SCHEDULERS = {"static": StaticScheduler, "continuous": ContinuousScheduler}
 SWEEP = (2, 4, 8, 16)
-FAKE_PROMPT, TIMED_PROMPT = 4, 16
+PROMPT = 1
+"""Tokens in a prompt: as few as there can be. Prompts cost the same with either scheduler and would blur the law."""
+
 NEAR = 0.10
 """How far the measured slot-steps may be from the law: lengths are drawn, so both of its means are estimates."""
 
@@ -66,17 +68,16 @@ def draw_lengths(shape: str, count: int, mean: int, seed: int) -> list[int]:
 
 @dataclass
 class Watch:
-    """Stands where a trace would, and notes of each step: seats paid for, sequences, decodes only or not, seconds."""
+    """Stands where a trace would, and notes of each step: seats paid for, sequences, seconds."""
 
-    steps: list[tuple[int, int, bool, float]] = field(default_factory=list)
+    steps: list[tuple[int, int, float]] = field(default_factory=list)
 
     def added(self, request: Request, now: float) -> None:
         """Not of interest."""
 
     def stepped(self, plan: StepPlan, events: list[TokenEvent], now: float) -> None:  # noqa: ARG002
         """Note a step."""
-        pure = all(seq.phase == "decode" for seq in plan.seqs)
-        self.steps.append((plan.seats, len(plan.seqs), pure, now - plan.time))
+        self.steps.append((plan.seats, len(plan.seqs), now - plan.time))
 
     def ended(self, events: list[TokenEvent]) -> None:
         """Not of interest."""
@@ -94,7 +95,7 @@ class Watch:
     @property
     def seconds(self) -> float:
         """From the first step's beginning to the last one's end, but for what lies between steps."""
-        return sum(step[3] for step in self.steps)
+        return sum(step[2] for step in self.steps)
 
 
 def run_workload(engine: Engine, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> Watch:
@@ -108,17 +109,17 @@ def run_workload(engine: Engine, prompts: Sequence[Sequence[int]], lengths: Sequ
     return watch
 
 
-def limits_for(batch: int, prompt: int, lengths: Sequence[int]) -> EngineConfig:
+def limits_for(batch: int, lengths: Sequence[int]) -> EngineConfig:
     """As many blocks as the longest answers of a batch can need, so that nothing but seats is scarce."""
-    blocks = batch * -(-(prompt + max(lengths)) // BLOCK)
-    return EngineConfig(blocks, BLOCK, batch, max(512, batch * prompt), enable_prefix_caching=False)
+    blocks = batch * -(-(PROMPT + max(lengths)) // BLOCK)
+    return EngineConfig(blocks, BLOCK, batch, max(512, batch * PROMPT), enable_prefix_caching=False)
 
 
 def slot_steps(kind: str, lengths: Sequence[int], batch: int) -> Watch:
     """A workload on the fake model: only the plans count."""
-    limits = limits_for(batch, FAKE_PROMPT, lengths)
+    limits = limits_for(batch, lengths)
     engine = Engine(SCHEDULERS[kind](limits), FakeExecutor(limits.num_blocks, BLOCK))
-    return run_workload(engine, [range(FAKE_PROMPT)] * len(lengths), lengths)
+    return run_workload(engine, [range(PROMPT)] * len(lengths), lengths)
 
 
 def fit_step_time(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
@@ -173,7 +174,7 @@ class Law:
                 self.slots.setdefault((shape, batch), {})[kind] = slot_steps(kind, lengths, batch)
         lengths_of = {shape: self._timed_lengths(shape) for shape in SHAPES}
         longest = max(max(lengths) for lengths in lengths_of.values())
-        limits = limits_for(s.batch, TIMED_PROMPT, [longest])
+        limits = limits_for(s.batch, [longest])
         store = self.bench.ops.new_store(limits.num_blocks, BLOCK)
         self.bench.run(Job(n_gen=8, batch=s.batch), warm_up=True)
         for _ in range(s.long_repeats):
@@ -190,14 +191,14 @@ class Law:
 
     def _timed_lengths(self, shape: str) -> list[int]:
         s = self.sizes
-        most = self.bench.config.max_position_embeddings - TIMED_PROMPT
+        most = self.bench.config.max_position_embeddings - PROMPT
         return [min(n, most) for n in draw_lengths(shape, s.timed_requests, s.timed_mean_length, self.seed)]
 
     def _run_timed(self, kind: str, lengths: Sequence[int], limits: EngineConfig, store: KVStore) -> Watch:
         bench = self.bench
         executor = ModelExecutor(bench.weights, store, bench.ops, bench.device)
         rng = random.Random(self.seed)
-        prompts = [[rng.randrange(bench.config.vocab_size) for _ in range(TIMED_PROMPT)] for _ in lengths]
+        prompts = [[rng.randrange(bench.config.vocab_size) for _ in range(PROMPT)] for _ in lengths]
         return run_workload(Engine(SCHEDULERS[kind](limits), executor), prompts, lengths)
 
     # ---- what came out -----------------------------------------------------------------------------------------------
@@ -233,19 +234,19 @@ class Law:
                 "measured_in": "seconds",
                 "expected": self.expected(shape),
                 "gain_in_slot_steps": pairs[0]["static"].slot_steps / pairs[0]["continuous"].slot_steps,
-                "step_s": {"once": a, "per_sequence": c, "by_sequences": by_size(self.decode_steps())},
+                "step_s": {"once": a, "per_sequence": c, "by_sequences": by_size(self.timed_steps())},
             }
             test = f"{shape}, batch {self.sizes.batch}, seconds"
             yield Row(self.name, test, "x", gains, law(shape, self.sizes.batch), details=details | seconds | steps)
 
-    def decode_steps(self) -> list[tuple[int, float]]:
-        """Sequences and seconds of all steps in which nobody's prompt was computed."""
+    def timed_steps(self) -> list[tuple[int, float]]:
+        """Sequences and seconds of all steps."""
         watches = [watch for pairs in self.timed.values() for pair in pairs for watch in pair.values()]
-        return [(n, seconds) for watch in watches for _, n, pure, seconds in watch.steps if pure]
+        return [(n, seconds) for watch in watches for _, n, seconds in watch.steps]
 
     def step_time(self) -> tuple[float, float]:
         """`a` and `c`: the seconds of a step, and of each sequence in it."""
-        return fit_step_time(self.decode_steps())
+        return fit_step_time(self.timed_steps())
 
     def expected(self, shape: str) -> float:
         """The gain in time that `a + c b` predicts from the number of steps."""
@@ -267,7 +268,7 @@ class Law:
             f"one makes a step of {batch} {100 * c / (a + batch * c):.0f} % cheaper, where the law counts it in full.",
             f"With {last} lengths the {self.sizes.timed_requests} timed requests take {steps['static']} static steps "
             f"and {steps['continuous']} continuous ones, and {own:.3g} x the slot-steps; by that formula "
-            f"{self.expected(last):.3g} x the time (prompts left out).",
+            f"{self.expected(last):.3g} x the time.",
             "The law is what hardware gains on which a step costs the same however full it is: where reading the "
             "weights outweighs the rest, or where empty seats are computed as padding.",
         ]
