@@ -85,7 +85,6 @@ def test_every_part_reports(bench: Any, tmp_path: Path) -> None:
     assert all(worst > 0 for row in chunks for worst in row["worst_s"])
     (gain,) = [row for row in found["rows"] if row.get("measured_in") == "seconds" and row["shape"] == "exponential"]
     assert gain["static_steps"] > gain["continuous_steps"]
-    assert gain["expected"] >= 1
 
 
 def test_a_part_of_it_as_text(bench: Any) -> None:

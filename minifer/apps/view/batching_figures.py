@@ -63,7 +63,7 @@ def _gains(ax: "Axes", rows: Rows) -> None:
     batches = sorted({row["batch"] for row in rows})
     dense = range(1, 2 * max(batches) + 1)
     for shape, (color, marker, dash) in SHAPES.items():
-        ax.plot(dense, [_law(shape, b) for b in dense], dash, color=color, label=f"{shape}: E[max] / E[mean]")
+        ax.plot(dense, [_law(shape, b) for b in dense], dash, color=color, label=f"law, {shape}: E[max] / E[length]")
         slots = [row for row in rows if row["shape"] == shape and row["measured_in"] == "slot-steps"]
         ax.plot([r["batch"] for r in slots], [r["median"] for r in slots], marker, color=color, markersize=5)
     timed = [row for row in rows if row["measured_in"] == "seconds"]
