@@ -99,6 +99,18 @@ def test_a_mute_peer_is_given_up(install, monkeypatch, tmp_path):
         bench_peers.PeerBench(bench_peers.chosen(["mute"])[0], tmp_path, 1, log)
 
 
+def test_an_end_is_final(install, tmp_path, monkeypatch):
+    """A driver that closes its output while its process lingers: every further question fails at once."""
+    install("lingers", "import os, time; print('{\"ready\": true}', flush=True); os.close(1); time.sleep(60)")
+    monkeypatch.setattr(bench_peers, "PATIENCE_S", 0.1)
+    with (tmp_path / "log").open("w") as log:
+        bench = bench_peers.PeerBench(bench_peers.chosen([])[0], tmp_path, 1, log)
+        for _ in range(3):
+            with pytest.raises(bench_peers.PeerError, match="lingers has ended"):
+                bench.run(Job(n_gen=8))
+        bench.close()
+
+
 def test_a_driver_ends_when_it_is_closed(install, tmp_path):
     """By the end of its input."""
     install("good", GOOD)
