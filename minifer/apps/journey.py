@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from minifer.apps.numerals import megabytes, milliseconds, three
 from minifer.model.config import ModelConfig
 from minifer.model.cost import Cost, Work, num_parameters, step_cost
 from minifer.roofline.probes import Ceilings
@@ -70,8 +71,8 @@ class Phase:
     def speed_in_words(self) -> str:
         """The speed in the unit of the ceiling it meets: `117 of 178 GFLOP/s` or `21.9 of 28.2 GB/s`."""
         if self.limiter == "arithmetic":
-            return f"{self.flops_per_s / 1e9:.3g} of {self.ceilings.flops_per_s / 1e9:.3g} GFLOP/s"
-        return f"{self.bytes_per_s / 1e9:.3g} of {self.ceilings.read_bytes_per_s / 1e9:.3g} GB/s"
+            return f"{three(self.flops_per_s / 1e9)} of {three(self.ceilings.flops_per_s / 1e9)} GFLOP/s"
+        return f"{three(self.bytes_per_s / 1e9)} of {three(self.ceilings.read_bytes_per_s / 1e9)} GB/s"
 
     def regime_in_words(self) -> str:
         """One sentence on what limited this phase, with the numbers that say so."""
@@ -157,16 +158,19 @@ class Journey:
         """The journey as a table and its explanation, ready to be printed."""
         rows = [
             ("text", f"{len(self.question)} characters, wrapped in the model's chat template"),
-            ("tokens", f"{self.prompt_tokens} in {_ms(self.tokenize_s)}; the question: {_bounded(self.pieces)}"),
+            (
+                "tokens",
+                f"{self.prompt_tokens} in {milliseconds(self.tokenize_s)}; the question: {_bounded(self.pieces)}",
+            ),
             ("prefill", self._station(self.prefill, "for")),
             ("KV cache", f"{self.kv_bytes_per_token:,} bytes x {self.kv_tokens} tokens = {self._kv_total()}"),
         ]
         if self.decode is not None:
             rows.append(("decode", self._station(self.decode, "for each of")))
-        rows.append(("TTFT", f"{_ms(self.ttft_s)} from sending to the first token"))
+        rows.append(("TTFT", f"{milliseconds(self.ttft_s)} from sending to the first token"))
         if gaps := self.gaps_s:
-            spread = f"median; {_ms(min(gaps))} to {_ms(max(gaps))}"
-            rows.append(("ITL", f"{_ms(statistics.median(gaps))} between tokens ({spread})"))
+            spread = f"median; {milliseconds(min(gaps))} to {milliseconds(max(gaps))}"
+            rows.append(("ITL", f"{milliseconds(statistics.median(gaps))} between tokens ({spread})"))
         table = [f"{name:<10}{text}" for name, text in rows]
         return [f"{'':<76}of its ceiling", *table, *self.remarks()]
 
@@ -207,17 +211,17 @@ class Journey:
     def _station(self, phase: Phase, per: str) -> str:
         """One phase: time, tokens and speed, then its ceiling and the share that was reached."""
         seconds = phase.seconds if per == "for" else phase.seconds / phase.tokens
-        work = f"{_ms(seconds)} {per} {phase.tokens} tokens, {phase.tokens_per_s:.3g} tok/s"
+        work = f"{milliseconds(seconds)} {per} {phase.tokens} tokens, {three(phase.tokens_per_s)} tok/s"
         return f"{work:<42}{phase.speed_in_words():<24}{phase.share:4.0%} {phase.limiter}"
 
     def _kv_total(self) -> str:
-        return f"{self.kv_bytes_per_token * self.kv_tokens / 1e6:.3g} MB"
+        return megabytes(self.kv_bytes_per_token * self.kv_tokens)
 
 
 def heading(model: str, config: ModelConfig, ceilings: Ceilings) -> str:
     """The model and the machine in one line."""
     n = num_parameters(config)
-    machine = f"{ceilings.read_bytes_per_s / 1e9:.3g} GB/s, {ceilings.flops_per_s / 1e9:.3g} GFLOP/s"
+    machine = f"{three(ceilings.read_bytes_per_s / 1e9)} GB/s, {three(ceilings.flops_per_s / 1e9)} GFLOP/s"
     size = f"{n / 1e6:.1f} million parameters, {n * FLOAT32_BYTES / 1e6:,.0f} MB in float32"
     return f"{model}: {size}. Ceilings with {ceilings.threads} threads: {machine}"
 
@@ -240,12 +244,6 @@ def _phase_dict(phase: Phase) -> dict[str, Any]:
         "share": phase.share,
         "regime": phase.regime,
     }
-
-
-def _ms(seconds: float) -> str:
-    """Milliseconds with three significant digits: 0.412 ms, 85.3 ms, 1,240 ms."""
-    ms = seconds * 1e3
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
 def _bounded(pieces: tuple[str, ...], width: int = 40) -> str:

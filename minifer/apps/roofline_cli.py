@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minifer.apps import options
+from minifer.apps.numerals import milliseconds, three
 from minifer.errors import FormatError, UsageError
 
 WIDTH = 110
@@ -92,8 +93,8 @@ def _steps(job: Any, args: argparse.Namespace) -> None:
         say(ceilings_in_words(job.report))
         say("\nPredicted, before anything is measured:")
         for row in job.predict():
-            rate = f"{_three(row['batch'] * row['length'] / row['predicted_s'])} tok/s"
-            say(f"  {_name(row):<18}{_ms(row['predicted_s']):>11}{rate:>15}   limited by {row['limiter']}")
+            rate = f"{three(row['batch'] * row['length'] / row['predicted_s'])} tok/s"
+            say(f"  {_name(row):<18}{milliseconds(row['predicted_s']):>11}{rate:>15}   limited by {row['limiter']}")
         for name, crossing in job.report["crossings"].items():
             say(f"  {_CROSSINGS[name].format(**crossing)} {crossing['why']}.")
         heading = f"  {'step':<18}{'predicted':>11}{'measured':>11}{'ratio':>7}{'tok/s':>9}"
@@ -184,7 +185,7 @@ def ceilings_in_words(report: Mapping[str, Any]) -> str:
         f"{', '.join(s['blas'])}, load average {s['load_average']:.1f}",
         f"Ceilings at a working set of {_bytes(c['working_set_bytes'])}: reads {c['read_bytes_per_s'] / 1e9:.3g} GB/s, "
         f"multiplies {c['flops_per_s'] / 1e9:.3g} GFLOP/s, ridge {c['ridge']:.3g} FLOP per byte; "
-        f"a decode step without its work takes {_ms(overhead)}",
+        f"a decode step without its work takes {milliseconds(overhead)}",
         *([f"Reading by working set, GB/s: {levels}"] if levels else []),
     ]
     return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
@@ -265,31 +266,20 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _measured_line(row: Mapping[str, Any]) -> str:
     whole = sum(row["parts_s"].values())
     shares = "  ".join(f"{row['parts_s'].get(name, 0) / whole:4.0%}" for name in PARTS)
-    times = f"{_ms(row['predicted_s']):>11}{_ms(row['measured_s']):>11}{row['ratio']:>7.2f}"
-    return f"  {_name(row):<18}{times}{_three(row['tokens_per_s']):>9}   {shares}"
+    times = f"{milliseconds(row['predicted_s']):>11}{milliseconds(row['measured_s']):>11}{row['ratio']:>7.2f}"
+    return f"  {_name(row):<18}{times}{three(row['tokens_per_s']):>9}   {shares}"
 
 
 def _request_line(row: Mapping[str, Any]) -> str:
     name = f"{row['prompt']:,} x {row['batch']}"
     values = (row["ttft_s"], row["predicted_ttft_s"], row["itl_s"], row["predicted_itl_s"])
-    return f"  {name:<18}" + "".join(f"{_ms(value):>11}" for value in values)
+    return f"  {name:<18}" + "".join(f"{milliseconds(value):>11}" for value in values)
 
 
 def _name(row: Mapping[str, Any]) -> str:
     if row["phase"] == "prefill":
         return f"prefill {row['length']:,}"
     return f"decode {row['batch']} at {row['context']:,}"
-
-
-def _ms(seconds: float) -> str:
-    """Milliseconds with three digits: 0.412 ms, 85.3 ms, 1,240 ms."""
-    ms = seconds * 1e3
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
-
-
-def _three(value: float) -> str:
-    """Three digits or all before the point: 38.4, 1,003."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _bytes(count: float) -> str:
