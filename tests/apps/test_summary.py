@@ -13,7 +13,7 @@ def evenly(tokens: int, gap: float, ttft: float = 0.1) -> RequestMetrics:
     return from_stamps(0.0, [ttft + i * gap for i in range(tokens)], tokens)
 
 
-def test_empty_events_move_no_clock() -> None:  # B-BEN-01, B-BEN-02, B-BEN-03
+def test_empty_events_move_no_clock() -> None:
     log = [(0.10, ""), (0.50, "A"), (0.52, "B"), (0.54, "CD"), (0.56, ""), (0.57, "")]
     metrics = from_events(0.0, log, output_tokens=4)
     assert metrics.ttft == 0.50
@@ -22,13 +22,13 @@ def test_empty_events_move_no_clock() -> None:  # B-BEN-01, B-BEN-02, B-BEN-03
     assert metrics.tpot == pytest.approx(0.04 / 3)
 
 
-def test_a_mean_of_tpot_is_not_a_mean_of_itl() -> None:  # B-BEN-04
+def test_a_mean_of_tpot_is_not_a_mean_of_itl() -> None:
     summary = summarise([evenly(3, 0.010), evenly(11, 0.040)], duration=1.0)
     assert summary["mean_tpot_ms"] == pytest.approx(25)
     assert summary["mean_itl_ms"] == pytest.approx(35)
 
 
-def test_short_answers_have_no_tpot_and_are_counted() -> None:  # B-BEN-05
+def test_short_answers_have_no_tpot_and_are_counted() -> None:
     answers = [evenly(0, 0), evenly(1, 0, ttft=0.3), evenly(3, 0.010)]
     assert [a.tpot for a in answers[:2]] == [None, None]
     assert (answers[0].ttft, answers[1].ttft, answers[1].e2e) == (None, 0.3, 0.3)
@@ -39,14 +39,14 @@ def test_short_answers_have_no_tpot_and_are_counted() -> None:  # B-BEN-05
     assert summary["output_throughput"] == 2
 
 
-def test_nothing_gives_nulls_and_valid_json() -> None:  # B-BEN-05
+def test_nothing_gives_nulls_and_valid_json() -> None:
     for requests, duration in (([], 1.0), ([evenly(0, 0)], 1.0), ([evenly(1, 0)], 0.0)):
         summary = summarise(requests, duration)
         assert summary["mean_tpot_ms"] is summary["p99_tpot_ms"] is summary["std_tpot_ms"] is None
         json.dumps(summary, allow_nan=False)
 
 
-def test_failures_are_counted_and_enter_nothing_else() -> None:  # B-BEN-11
+def test_failures_are_counted_and_enter_nothing_else() -> None:
     broken = from_events(0.0, [(9.0, "a"), (19.0, "b")], 2, prompt_tokens=100, error="connection reset")
     alone = summarise([evenly(3, 0.010)], duration=1.0)
     both = summarise([evenly(3, 0.010), broken], duration=1.0)

@@ -25,13 +25,13 @@ from minifer.scheduler.plan import SeqResult, StepPlan, StepResult
         ({"enable_chunked_prefill": False, "max_num_batched_tokens": 31, "max_model_len": 32}, ["31", "32"]),
     ],
 )
-def test_contradictory_limits_are_refused_with_the_numbers(limits: dict, numbers: list[str]) -> None:  # B-SCH-11
+def test_contradictory_limits_are_refused_with_the_numbers(limits: dict, numbers: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         EngineConfig(**{"num_blocks": 16, "block_size": 4, **limits})
     assert all(number in str(caught.value) for number in numbers)
 
 
-def test_without_chunks_a_prompt_runs_in_one_step() -> None:  # B-SCH-03
+def test_without_chunks_a_prompt_runs_in_one_step() -> None:
     world = World(32, 4, enable_chunked_prefill=False, max_num_batched_tokens=32, max_num_seqs=4, max_model_len=24)
     world.add(*[make_request(f"r{i}", 12, 6) for i in range(4)])
     plans = world.finish_all()
@@ -93,7 +93,7 @@ def test_an_abort_of_nobody_is_a_no_op() -> None:
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_an_abort_in_any_state_gives_every_block_back(steps: int) -> None:  # B-KV-11
+def test_an_abort_in_any_state_gives_every_block_back(steps: int) -> None:
     world = World(16, 4, max_num_seqs=2, max_num_batched_tokens=8)
     world.add(make_request("a", 20, 4), make_request("b", 3, 4, n=3), make_request("c", 5, 4))
     for _ in range(steps):

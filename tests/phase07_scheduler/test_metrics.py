@@ -14,7 +14,7 @@ def test_stamps_give_every_figure() -> None:
 @pytest.mark.parametrize(("stamps", "ttft", "tpot", "e2e"), [([], None, None, None), ([0.5], 0.5, None, 0.5)])
 def test_what_is_undefined_is_none(
     stamps: list[float], ttft: float | None, tpot: float | None, e2e: float | None
-) -> None:  # B-BEN-05
+) -> None:
     metrics = from_stamps(0.0, stamps, len(stamps))
     assert (metrics.ttft, metrics.tpot, metrics.e2e, metrics.itl) == (ttft, tpot, e2e, ())
 
@@ -27,11 +27,11 @@ def test_a_promise_is_kept_up_to_its_limit() -> None:
 
 
 @pytest.mark.parametrize("events", range(6))
-def test_k_events_give_k_minus_1_gaps(events: int) -> None:  # B-BEN-02
+def test_k_events_give_k_minus_1_gaps(events: int) -> None:
     assert len(from_stamps(0.0, [float(i) for i in range(events)], events).itl) == max(events - 1, 0)
 
 
-def test_percentiles_interpolate_linearly() -> None:  # B-BEN-14
+def test_percentiles_interpolate_linearly() -> None:
     values = [1000, 10, 30, 20, 40]
     got = [percentile(values, p) for p in (0, 50, 90, 95, 99, 100)]
     assert got == [10, 30, 616, 808, pytest.approx(961.6), 1000]

@@ -41,7 +41,7 @@ def test_decodes_come_first_in_the_budget() -> None:
     world.finish_all()
 
 
-def test_no_token_and_no_event_for_an_unfinished_chunk() -> None:  # B-SCH-09
+def test_no_token_and_no_event_for_an_unfinished_chunk() -> None:
     world = World(num_blocks=8, block_size=4, max_num_batched_tokens=8)
     world.add(make_request("r", 20, 3))
     for done in (8, 16):
@@ -54,7 +54,7 @@ def test_no_token_and_no_event_for_an_unfinished_chunk() -> None:  # B-SCH-09
 
 
 @pytest.mark.parametrize("budget", [8, 9, 13, 64])
-def test_a_short_request_is_answered_while_a_long_prompt_is_read(budget: int) -> None:  # B-SCH-05
+def test_a_short_request_is_answered_while_a_long_prompt_is_read(budget: int) -> None:
     world = World(num_blocks=64, block_size=4, max_num_batched_tokens=budget)
     long, short = make_request("long", 200, 2), make_request("short", 4, 3)
     world.add(long)
@@ -113,7 +113,7 @@ def test_priority_is_another_order() -> None:
     world.finish_all()
 
 
-def test_the_newest_is_preempted_and_the_oldest_goes_on() -> None:  # B-SCH-04
+def test_the_newest_is_preempted_and_the_oldest_goes_on() -> None:
     world = World(num_blocks=3, block_size=4, enable_prefix_caching=False)
     world.add(make_request("old", 2, 6), make_request("new", 2, 6))
     plans = world.finish_all()
@@ -134,7 +134,7 @@ def test_the_victim_may_have_been_planned_already() -> None:
     assert "old" not in phases(hit)
 
 
-def test_a_preempted_request_comes_back_only_with_room_to_grow() -> None:  # B-SCH-07
+def test_a_preempted_request_comes_back_only_with_room_to_grow() -> None:
     world = World(num_blocks=4, block_size=4, enable_prefix_caching=False, max_num_seqs=4)
     world.add(*[make_request(f"r{i}", 4, 12) for i in range(4)])
     world.finish_all()
@@ -174,7 +174,7 @@ def test_a_victim_takes_its_copies_along() -> None:
     assert len(hit.copies) == 1
 
 
-def test_time_to_first_token_is_stamped_once() -> None:  # B-SCH-06
+def test_time_to_first_token_is_stamped_once() -> None:
     world = World(num_blocks=4, block_size=4, enable_prefix_caching=False, max_num_seqs=4)
     world.add(*[make_request(f"r{i}", 4, 12) for i in range(4)])
     world.finish_all()

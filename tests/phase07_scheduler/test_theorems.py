@@ -37,7 +37,7 @@ def test_in_company_as_alone(kind: type, seed: int) -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 4, 5, 7, 8, 16, 64])
-def test_any_chunk_size_gives_the_same_tokens(budget: int) -> None:  # B-SCH-09
+def test_any_chunk_size_gives_the_same_tokens(budget: int) -> None:
     world = World(num_blocks=32, block_size=4, max_num_seqs=1, max_num_batched_tokens=budget)
     world.add(*crowd(3, count=5))
     world.finish_all()
@@ -60,14 +60,14 @@ def test_any_order_of_arrival_gives_the_same_tokens(seed: int) -> None:
 
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("num_blocks", [6, 7, 8, 9, 12])
-def test_preempted_and_resumed_as_uninterrupted(num_blocks: int, caching: bool) -> None:  # B-SCH-06, B-KV-03
+def test_preempted_and_resumed_as_uninterrupted(num_blocks: int, caching: bool) -> None:
     world = World(num_blocks, 4, enable_prefix_caching=caching, max_num_seqs=6, max_num_batched_tokens=8)
     world.add(*[make_request(f"r{i}", 3 + i, 14) for i in range(6)])
     world.finish_all()
     assert world.scheduler.num_preemptions > 0
 
 
-def test_preemptions_stay_few() -> None:  # B-SCH-07
+def test_preemptions_stay_few() -> None:
     for seed in range(20):
         world = World(8, 4, max_num_seqs=8, max_num_batched_tokens=8)
         requests = [make_request(f"r{i}", 1 + (seed + i) % 5, 20, seed=seed) for i in range(12)]
@@ -156,7 +156,7 @@ def test_priority_changes_who_waits_and_not_what_is_said() -> None:
     assert order == ["r5", "r4", "r3", "r2", "r1", "r0"]
 
 
-def test_seats_of_the_aborted_are_given_back() -> None:  # B-SCH-10
+def test_seats_of_the_aborted_are_given_back() -> None:
     rng = random.Random(9)
     world = World(12, 4, max_num_seqs=3, max_num_batched_tokens=8)
     for i in range(500):

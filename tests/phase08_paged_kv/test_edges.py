@@ -14,7 +14,7 @@ def edges(*sizes: int, limit: int) -> list[int]:
 
 
 @pytest.mark.parametrize("prompt", [15, 16, 17])
-def test_a_block_is_taken_exactly_when_it_is_needed(prompt: int) -> None:  # B-KV-08
+def test_a_block_is_taken_exactly_when_it_is_needed(prompt: int) -> None:
     world = World(8, 16)
     world.add(make_request("r", prompt, 33))
     for plan in world.finish_all():
@@ -59,7 +59,7 @@ def test_one_block_of_one_token() -> None:
     assert world.asked[0].output_ids == alone(world.asked[0])
 
 
-def test_all_seats_full_and_all_cross_a_border_at_once() -> None:  # B-SCH-04
+def test_all_seats_full_and_all_cross_a_border_at_once() -> None:
     for spare in range(4):
         world = World(8 + spare, 4, max_num_seqs=8, max_num_batched_tokens=32, enable_prefix_caching=False)
         world.add(*[make_request(f"r{i}", 3, 9) for i in range(8)])

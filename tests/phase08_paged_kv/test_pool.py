@@ -39,7 +39,7 @@ def test_allocation_is_all_or_nothing() -> None:
         pool.grow(table)
 
 
-def test_freeing_twice_is_an_error() -> None:  # B-KV-06
+def test_freeing_twice_is_an_error() -> None:
     pool = BlockPool(4, 16)
     table = pool.allocate(2)
     pool.free(table)
@@ -58,7 +58,7 @@ def test_a_pool_needs_room(num_blocks: int, block_size: int) -> None:
         BlockPool(num_blocks, block_size)
 
 
-def test_a_fork_shares_until_somebody_writes() -> None:  # B-KV-05
+def test_a_fork_shares_until_somebody_writes() -> None:
     pool = BlockPool(8, 4)
     first = pool.allocate(3)
     second = pool.fork(first)

@@ -31,21 +31,21 @@ def hits(pool: BlockPool, ids: list[int]) -> int:
     return len(pool.find([], ids)) * pool.block_size
 
 
-def test_ids_that_differ_by_256_are_not_the_same() -> None:  # B-KV-04
+def test_ids_that_differ_by_256_are_not_the_same() -> None:
     pool = BlockPool(8, 4)
     store(pool, [1, 2, 3, 70, 5])
     assert hits(pool, [1, 2, 3, 70, 5]) == 4
     assert hits(pool, [1, 2, 3, 326, 5]) == 0
 
 
-def test_an_equal_block_behind_another_beginning_is_not_the_same() -> None:  # B-KV-04
+def test_an_equal_block_behind_another_beginning_is_not_the_same() -> None:
     pool = BlockPool(8, 2)
     store(pool, [1, 2, 3, 4, 5])
     assert hits(pool, [9, 9, 3, 4, 5]) == 0
     assert hits(pool, [1, 2, 3, 4, 6]) == 4
 
 
-def test_near_twins_are_kept_apart_and_both_are_found() -> None:  # B-KV-04
+def test_near_twins_are_kept_apart_and_both_are_found() -> None:
     """A weaker hash would still answer right, since ids are compared, but it would have room for one of each pair."""
     pool = BlockPool(16, 2)
     for twins in (([1, 2, 3, 4, 5], [9, 9, 3, 4, 5]), ([70, 1, 2, 3, 0], [326, 1, 2, 3, 0])):
@@ -54,7 +54,7 @@ def test_near_twins_are_kept_apart_and_both_are_found() -> None:  # B-KV-04
         assert [hits(pool, ids) for ids in twins] == [4, 4]
 
 
-def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:  # B-KV-04
+def test_a_collision_of_digests_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix, "digest_of", lambda parent, ids: b"all the same")
     pool = BlockPool(8, 2)
     store(pool, [1, 2, 3, 4, 5])
@@ -98,14 +98,14 @@ def test_only_full_blocks_have_keys() -> None:
 @pytest.mark.parametrize(
     ("length", "cached"), [(1, 0), (15, 0), (16, 0), (17, 16), (31, 16), (32, 16), (33, 32), (48, 32)]
 )
-def test_at_least_one_token_is_left_to_compute(length: int, cached: int) -> None:  # B-KV-01
+def test_at_least_one_token_is_left_to_compute(length: int, cached: int) -> None:
     pool = BlockPool(8, 16)
     ids = list(range(length))
     store(pool, ids)
     assert hits(pool, ids) == cached
 
 
-def test_a_prefix_with_a_hole_is_no_hit() -> None:  # B-KV-07
+def test_a_prefix_with_a_hole_is_no_hit() -> None:
     pool = BlockPool(4, 2)
     table = store(pool, [1, 2, 3, 4, 5, 6])
     cache = pool.prefix
@@ -116,7 +116,7 @@ def test_a_prefix_with_a_hole_is_no_hit() -> None:  # B-KV-07
     assert hits(pool, [1, 2, 3, 4, 5, 6, 7]) == 0
 
 
-def test_the_tail_of_a_chain_goes_first() -> None:  # B-KV-07
+def test_the_tail_of_a_chain_goes_first() -> None:
     pool = BlockPool(4, 2)
     store(pool, [1, 2, 3, 4, 5, 6])  # three full blocks, one stays blank
     assert hits(pool, [1, 2, 3, 4, 5, 6, 7]) == 6
@@ -160,7 +160,7 @@ def test_a_found_block_is_not_counted_as_room() -> None:
     pool.check([table])
 
 
-def test_equal_blocks_computed_twice_are_both_counted() -> None:  # B-KV-09
+def test_equal_blocks_computed_twice_are_both_counted() -> None:
     pool = BlockPool(4, 2)
     ids = [1, 2, 3]
     first, second = pool.allocate(2), pool.allocate(2)

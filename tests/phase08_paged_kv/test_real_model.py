@@ -107,7 +107,7 @@ def test_a_prompt_in_chunks(tiny: Served, budget: int) -> None:
 @pytest.mark.parametrize(
     ("num_blocks", "block_size", "caching"), [(16, 4, True), (16, 4, False), (5, 16, True), (3, 32, False)]
 )
-def test_preempted_and_resumed(tiny: Served, num_blocks: int, block_size: int, caching: bool) -> None:  # B-SCH-06
+def test_preempted_and_resumed(tiny: Served, num_blocks: int, block_size: int, caching: bool) -> None:
     engine = tiny.engine(num_blocks, block_size, enable_prefix_caching=caching)
     requests, right = tiny.asked()
     assert finish(engine, *requests) == right
@@ -115,7 +115,7 @@ def test_preempted_and_resumed(tiny: Served, num_blocks: int, block_size: int, c
     assert [len(r.token_times) for r in requests] == [len(tokens) for tokens in right]
 
 
-def test_penalties_know_prompt_and_answer_apart_after_a_preemption(tiny: Served) -> None:  # B-SCH-06
+def test_penalties_know_prompt_and_answer_apart_after_a_preemption(tiny: Served) -> None:
     def requests() -> list[Request]:
         penalties = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.3}
         return [ask(f"p{i}", prompt, 30, **penalties) for i, (prompt, _) in enumerate(tiny.golden)]
@@ -138,7 +138,7 @@ def test_a_cached_prefix_is_as_good_as_a_computed_one(tiny: Served) -> None:
         assert cached == [(n - 1) // 4 * 4 if turn else 0 for n in prompts]
 
 
-def test_prompts_that_differ_in_the_last_token_of_a_block(tiny: Served) -> None:  # B-KV-04, B-KV-10
+def test_prompts_that_differ_in_the_last_token_of_a_block(tiny: Served) -> None:
     prompt, greedy = tiny.golden[-1]
     base = [*prompt, *greedy][:16]
     prompts = [[*base[:15], token, *base[8:12]] for token in (base[15], (base[15] + 256) % 1200, base[15] - 1)]
@@ -151,7 +151,7 @@ def test_prompts_that_differ_in_the_last_token_of_a_block(tiny: Served) -> None:
 
 @pytest.mark.parametrize("num_blocks", [32, 5])
 @pytest.mark.parametrize("length", [15, 16, 17, 20])
-def test_n_answers_are_four_solo_runs(tiny: Served, length: int, num_blocks: int) -> None:  # B-KV-05
+def test_n_answers_are_four_solo_runs(tiny: Served, length: int, num_blocks: int) -> None:
     """One prompt, four answers that share its blocks and write into copies; in a small pool some are preempted too."""
     prompt = [*tiny.golden[0][0], *tiny.golden[0][1]][:length]
     params = {"temperature": 1.0, "top_p": 0.95}
@@ -199,7 +199,7 @@ def smollm2(smollm2_path: Path, golden_path: Path) -> Iterator[Served]:
 
 @pytest.mark.model
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(4, 16), (7, 16), (23, 4)])
-def test_six_goldens_in_tiny_pools(smollm2: Served, num_blocks: int, block_size: int) -> None:  # B-SCH-06
+def test_six_goldens_in_tiny_pools(smollm2: Served, num_blocks: int, block_size: int) -> None:
     engine = smollm2.engine(num_blocks, block_size, max_num_batched_tokens=16)
     requests, right = smollm2.asked()
     assert finish(engine, *requests) == right
@@ -207,7 +207,7 @@ def test_six_goldens_in_tiny_pools(smollm2: Served, num_blocks: int, block_size:
 
 
 @pytest.mark.model
-def test_sixteen_conversations_for_twenty_rounds(smollm2: Served) -> None:  # B-KV-10
+def test_sixteen_conversations_for_twenty_rounds(smollm2: Served) -> None:
     """The golden prompts, and the same with parts of their answers behind them; a round asks for a few more tokens."""
     rng, engine = random.Random(0), smollm2.engine(48, 16, 16, max_num_batched_tokens=64)
     for turn in range(20):

@@ -9,7 +9,7 @@ PROMPT = [(11 * i) % 997 for i in range(64)]
 
 
 @pytest.mark.parametrize(("length", "cached"), [(1, 0), (15, 0), (16, 0), (17, 16), (31, 16), (32, 16), (33, 32)])
-def test_the_same_prompt_twice(length: int, cached: int) -> None:  # B-KV-01
+def test_the_same_prompt_twice(length: int, cached: int) -> None:
     world = World(16, 16)
     first, second = (make_request(name, PROMPT[:length], 5) for name in ("first", "second"))
     world.add(first)
@@ -51,7 +51,7 @@ def test_a_token_never_computed_is_never_found() -> None:
     assert len(world.scheduler.pool.find([], [*first.token_ids, 7])) == 4
 
 
-def test_two_equal_prompts_in_the_same_step() -> None:  # B-KV-09
+def test_two_equal_prompts_in_the_same_step() -> None:
     world = World(16, 4)
     world.add(*[make_request(name, PROMPT[:13], 6) for name in ("a", "b")])
     plan = world.step()
@@ -59,7 +59,7 @@ def test_two_equal_prompts_in_the_same_step() -> None:  # B-KV-09
     world.finish_all()
 
 
-def test_a_prefix_still_being_computed_is_not_found() -> None:  # B-KV-09
+def test_a_prefix_still_being_computed_is_not_found() -> None:
     world = World(32, 4, max_num_batched_tokens=8)
     world.add(make_request("a", PROMPT[:24], 4))
     world.step()  # 8 tokens of "a" are written and committed
@@ -71,7 +71,7 @@ def test_a_prefix_still_being_computed_is_not_found() -> None:  # B-KV-09
     assert (b.num_cached or 0) in (8, 12)
 
 
-def test_preempted_with_a_hit_and_back_again() -> None:  # B-KV-03
+def test_preempted_with_a_hit_and_back_again() -> None:
     world = World(6, 4, max_num_seqs=4, max_num_batched_tokens=16)
     world.add(make_request("a", PROMPT[:9], 2))
     world.finish_all()
@@ -91,7 +91,7 @@ def test_a_common_beginning_shorter_than_a_block_is_not_shared() -> None:
 
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 15, 16, 17, 20])
-def test_n_answers_do_not_write_over_each_other(length: int, caching: bool) -> None:  # B-KV-05
+def test_n_answers_do_not_write_over_each_other(length: int, caching: bool) -> None:
     world = World(32, 4, enable_prefix_caching=caching)
     world.add(make_request("r", length, 10, n=4, seed=length))
     plans = world.finish_all()
@@ -119,14 +119,14 @@ def test_a_fork_without_a_seat_or_a_block_waits(num_blocks: int, seats: int) -> 
     world.finish_all()
 
 
-def test_four_clients_with_one_prompt_and_four_seeds() -> None:  # B-KV-05
+def test_four_clients_with_one_prompt_and_four_seeds() -> None:
     world = World(32, 16)
     world.add(*[make_request(f"c{i}", PROMPT[:20], 12, seed=i) for i in range(4)])
     world.finish_all()
     assert len({tuple(r.output_ids) for r in world.asked}) == 4
 
 
-def test_sixteen_conversations_for_twenty_rounds() -> None:  # B-KV-10
+def test_sixteen_conversations_for_twenty_rounds() -> None:
     rng = random.Random(5)
     world = World(64, 4, max_num_seqs=16, max_num_batched_tokens=32)
     prompts = [[*PROMPT[:7], i, *PROMPT[: i % 5]] for i in range(16)]  # equal but for the last token of a block
@@ -137,7 +137,7 @@ def test_sixteen_conversations_for_twenty_rounds() -> None:  # B-KV-10
     assert world.scheduler.prefix_hits > 0
 
 
-def test_a_chat_that_outgrows_the_chunk() -> None:  # B-SCH-08
+def test_a_chat_that_outgrows_the_chunk() -> None:
     world = World(64, 4, max_num_batched_tokens=16)
     ids = PROMPT[:10]
     for turn in range(8):
