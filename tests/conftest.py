@@ -14,8 +14,8 @@ from pathlib import Path
 # Before NumPy is loaded: on matrices as small as the tests' a second BLAS thread only costs waiting (97 s against 65).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import hypothesis  # noqa: E402
-import pytest  # noqa: E402
+import hypothesis
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
