@@ -355,17 +355,14 @@ def conditions(model: Model, threads: int) -> dict[str, Any]:
     """Under which circumstances the figures came about."""
     from minifer.apps import doctor
 
-    versions, cpu = doctor.versions(), doctor.cpu()
+    shared = doctor.conditions()
     return {
-        **{name: versions[name] for name in ("minifer", "python", "numpy", "system")},
-        "cpu_info": cpu["name"],
-        "usable_cores": cpu["usable_cores"],
+        "cpu_info": shared.pop("cpu"),  # llama-bench's name for it
+        **shared,
         "threads": threads,
-        "load_average": cpu["load_average"],
         "blas": doctor.blas(),
         "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
         "model": model.name,
-        "dtype": "float32",
         "interleaved": "each repetition of a test goes round all engines",
     }
 

@@ -180,15 +180,4 @@ def _conditions() -> dict[str, Any]:
 
     from minifer.apps import doctor
 
-    v, c = doctor.versions(), doctor.cpu()
-    return {
-        "minifer": v["minifer"],
-        "python": v["python"],
-        "numpy": v["numpy"],
-        "system": v["system"],
-        "cpu": c["name"],
-        "usable_cores": c["usable_cores"],
-        "load_average": c["load_average"],
-        "others_busy": psutil.cpu_percent(interval=0.1) / 100,
-        "dtype": "float32",
-    }
+    return doctor.conditions() | {"others_busy": psutil.cpu_percent(interval=0.1) / 100}

@@ -98,6 +98,18 @@ def cpu() -> dict[str, Any]:
     }
 
 
+def conditions() -> dict[str, Any]:
+    """What every measurement has to say about its circumstances; each command adds what is its own."""
+    found, processor = versions(), cpu()
+    return {
+        **{name: found[name] for name in ("minifer", "python", "numpy", "system")},
+        "cpu": processor["name"],
+        "usable_cores": processor["usable_cores"],
+        "load_average": processor["load_average"],
+        "dtype": "float32",
+    }
+
+
 def blas() -> list[dict[str, Any]]:
     """The BLAS libraries in this process and their threads; empty where none is known (Apple's Accelerate)."""
     import numpy as np

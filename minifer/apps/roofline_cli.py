@@ -178,11 +178,12 @@ def ceilings_in_words(report: Mapping[str, Any]) -> str:
     overhead = sum(once for once, _ in c["overhead_s"].values())
     far = [r for r in c["machine"]["reads"] if r["threads"] == c["threads"]]
     levels = ", ".join(f"{_bytes(r['bytes'])} {r['bytes_per_s'] / 1e9:.3g}" for r in far)
+    load = "unknown" if s["load_average"] is None else f"{s['load_average']:.1f}"  # Windows keeps none
     lines = [
         f"{m['name']}: {m['parameters'] / 1e6:,.1f} million parameters, {m['weight_bytes'] / 1e6:,.4g} MB of weights "
         f"read per step, {m['kv_bytes_per_token']:,} bytes of cache per token, {m['dtype']}, room {m['room']}",
         f"{s['cpu']}, {c['threads']} of {s['usable_cores']} cores, Python {s['python']}, NumPy {s['numpy']}, "
-        f"{', '.join(s['blas'])}, load average {s['load_average']:.1f}",
+        f"{', '.join(s['blas'])}, load average {load}",
         f"Ceilings at a working set of {_bytes(c['working_set_bytes'])}: reads {c['read_bytes_per_s'] / 1e9:.3g} GB/s, "
         f"multiplies {c['flops_per_s'] / 1e9:.3g} GFLOP/s, ridge {c['ridge']:.3g} FLOP per byte; "
         f"a decode step without its work takes {milliseconds(overhead)}",

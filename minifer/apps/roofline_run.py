@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from minifer import __version__
 from minifer.apps import doctor, roofline_report
 from minifer.errors import CapacityError, MiniferError
 from minifer.llm import LLM
@@ -242,19 +241,11 @@ def model_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 def conditions() -> dict[str, Any]:
     """Under which circumstances the numbers came about."""
-    v, c, libraries = doctor.versions(), doctor.cpu(), doctor.blas()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
-        "minifer": __version__,
-        "python": v["python"],
-        "numpy": v["numpy"],
-        "system": v["system"],
-        "cpu": c["name"],
-        "usable_cores": c["usable_cores"],
-        "load_average": c["load_average"],
-        "blas": [f"{b['internal_api']} {b['version']} {b['architecture'] or ''}".strip() for b in libraries],
+        **doctor.conditions(),
+        "blas": [f"{b['internal_api']} {b['version']} {b['architecture'] or ''}".strip() for b in doctor.blas()],
         "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
-        "dtype": "float32",
     }
 
 

@@ -104,3 +104,11 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, capsys):
         assert main(["roofline", "--redraw", str(path), "--out", str(tmp_path)]) == 2
         assert "some.json" in capsys.readouterr().err
     assert main(["roofline", "--redraw", str(tmp_path / "missing.json")]) == 2
+
+
+def test_a_system_without_a_load_average_is_told_in_words(report):
+    """Windows has none."""
+    from minifer.apps.roofline_cli import ceilings_in_words
+
+    without = report | {"conditions": report["conditions"] | {"load_average": None}}
+    assert "load average unknown" in " ".join(ceilings_in_words(without).split())
