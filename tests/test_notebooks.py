@@ -227,10 +227,10 @@ def not_appending(model, prompt_ids, *, max_tokens, eos_ids=(), choose=greedy):
 
 
 def endless(model, prompt_ids, **_):
-    ids = list(prompt_ids)
+    last = list(prompt_ids[-1:])  # never the whole text: the table model keeps what it is called with, and that grows
     while True:
-        ids.append(greedy(model(ids)))
-        yield ids[-1]
+        last = [greedy(model(last))]
+        yield last[0]
 
 
 def unwritten(*_, **__):
