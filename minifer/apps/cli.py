@@ -36,13 +36,13 @@ class Command:
     group: str
 
 
-START, MODELS, BENCH, LOOK = "start here", "text and models", "measure", "look inside"
+START, MODELS, BENCH, SERVE, LOOK = "start here", "text and models", "measure", "serve", "look inside"
 
 COMMANDS = (
     Command("demo", "demo", "one question, answered; then the request's path in numbers", START),
     Command("run", "run_cli", "complete a prompt", START),
     Command("roofline", "roofline_cli", "this machine's ceilings, and how near a model comes", START),
-    Command("xray", "xray", "one page that shows a whole run, step by step", START),
+    Command("xray", "xray_cli", "one page that shows a whole run, step by step", START),
     Command("labs", "labs_cli", "rebuild minifer yourself, a phase at a time", START),
     Command("chat", "chat_cli", "talk with a model, the KV cache kept between turns", MODELS),
     Command("tokenize", "tokenizer_cli", "text -> pieces, ids, count, price", MODELS),
@@ -53,7 +53,15 @@ COMMANDS = (
     Command("bench micro", "bench_micro", "prefill and decode speed of one model", BENCH),
     Command("bench batching", "bench_batching", "static and continuous batching on one workload", BENCH),
     Command("bench tokenizer", "bench_tokenizer", "encoding and training speed", BENCH),
+    Command("bench gpu", "bench_gpu", "what this GPU does, and how near a model comes", BENCH),
+    Command("bench serve", "bench_serve", "load any server and time its answers", BENCH),
+    Command("bench compare", "bench_compare", "several servers, one workload, one client", BENCH),
+    Command("serve", "serve_cli", "an HTTP server that speaks OpenAI's and Ollama's language", SERVE),
+    Command("simulate", "simulate_cli", "a fleet on a virtual clock", SERVE),
     Command("step", "step_cli", "the scheduler, one step at a time, with no model", LOOK),
+    Command("trace", "trace_cli", "the record of a run, drawn on the terminal", LOOK),
+    Command("kernel", "kernel_cli", "one GPU kernel, run on this machine's CPU", LOOK),
+    Command("diagrams", "diagrams_cli", "the figures of the documentation, from recorded runs", LOOK),
 )
 
 
