@@ -85,7 +85,7 @@ class History:
                     yield Hold(block, life.index, place, first, step - 1)
             since[same:] = [(block, step) for block in table[same:]]
 
-    def used(self, life: Life, place: int, computed: int) -> int:
+    def used(self, place: int, computed: int) -> int:
         """Slots that are written in the block at `place`, when `computed` positions of the request are in the cache."""
         return max(0, min(computed - place * self.size, self.size))
 
@@ -121,7 +121,8 @@ class History:
             starts[hold.first].append(hold)
             ends[hold.last + 1].append(hold)
         for life in self.trace.lives:
-            tables, table = iter([*life.tables, (len(self.trace.steps), ())]), ()
+            table: tuple[int, ...] = ()
+            tables = iter([*life.tables, (len(self.trace.steps), ())])
             step, following = next(tables)
             for work in life.work:
                 while step <= work.step:
@@ -154,7 +155,7 @@ class History:
         written = tables = shared = findable = 0
         for step in self.trace.steps:
             touched = {hold.block for hold in (*starts[step.index], *ends[step.index])}
-            cells = {(table[place], life.index): self.used(life, place, work.computed)
+            cells = {(table[place], life.index): self.used(place, work.computed)
                      for life, work, table in works[step.index] for place in self._places(work, table)}  # fmt: skip
             touched |= {block for block, _ in cells}
             written -= sum(max(owners[block].values(), default=0) for block in touched)
@@ -163,7 +164,7 @@ class History:
                 owners[hold.block].pop(hold.life, None)
                 tables -= 1
             for hold in starts[step.index]:
-                owners[hold.block][hold.life] = self.used(self.trace.lives[hold.life], hold.place, self._found(hold))
+                owners[hold.block][hold.life] = self.used(hold.place, self._found(hold))
                 tables += 1
             for (block, life_index), used in cells.items():
                 owners[block][life_index] = used
@@ -190,7 +191,7 @@ class History:
                 life = self.trace.lives[hold.life]
                 cell = cells.setdefault(hold.block, Cell())
                 cell.owners.append(hold.life)
-                cell.used = max(cell.used, self.used(life, hold.place, computed_at(life, index)))
+                cell.used = max(cell.used, self.used(hold.place, computed_at(life, index)))
         for free in self.idle:
             if free.first <= index <= free.last:
                 cells[free.block] = Cell(used=self.size, idle=True)
@@ -223,8 +224,8 @@ class _Keys:
         ids, chain = _ids(life, full * self.size), self._chains[life.index]
         for place in range(len(chain), full):
             tokens = tuple(ids[place * self.size : (place + 1) * self.size])
-            key = (chain[-1] if chain else -1, tokens)
-            chain.append(self._numbers.setdefault(key, len(self._numbers)))
+            whole = (chain[-1] if chain else -1, tokens)
+            chain.append(self._numbers.setdefault(whole, len(self._numbers)))
         for place in range(work.first // self.size, full):
             key, block = chain[place], table[place]
             if key not in self._block_of and block not in self.key_of:

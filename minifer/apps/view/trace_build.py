@@ -148,10 +148,10 @@ class Builder:
             return self._known[name]
         family, _, number = name.rpartition(".")
         parent = self._known.get(family)
-        if parent is not None and number.isascii() and number.isdigit() and len(number) < 9:
-            if 1 <= int(number) <= parent.siblings:
-                born = parent.arrival, parent.queued, parent.prompt, parent.max_tokens
-                return self._born(name, *born, priority=parent.priority, parent=parent.index)
+        counts = parent is not None and number.isascii() and number.isdigit() and len(number) < 9
+        if parent is not None and counts and 1 <= int(number) <= parent.siblings:
+            born = parent.arrival, parent.queued, parent.prompt, parent.max_tokens
+            return self._born(name, *born, priority=parent.priority, parent=parent.index)
         if self.partial:
             return self._born(name, now, now, [], 0)
         raise FormatError(f"{where} names the request {name[:40]!r}, which was never queued")

@@ -28,7 +28,8 @@ BLOCK_SIZE = 16
 """Tokens in a block, where a trace's header does not say."""
 
 
-class Work(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Work:
     """One request's part of one step: `count` tokens from position `first` on; `samples` if a token came out."""
 
     step: int
