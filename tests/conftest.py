@@ -14,6 +14,7 @@ from pathlib import Path
 # Before NumPy is loaded: on matrices as small as the tests' a second BLAS thread only costs waiting (97 s against 65).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import gpu_plugin
 import hypothesis
 import pytest
 
@@ -42,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("minifer")
     for flag, needs in FLAGS.items():
         group.addoption(f"--{flag}", action="store_true", default=False, help=f"also run tests that need {needs}")
+    group.addoption("--results", metavar="FILE", help="write what ran, on which GPU, and what it measured, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{_marker(flag)}: needs {needs}; run with --{flag}")
     for number in range(13):
         config.addinivalue_line("markers", f"phase{number:02}: tests of phase {number:02}, by folder")
+    gpu_plugin.register(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
