@@ -177,9 +177,8 @@ class Completions(_OpenAI):
     def payload(self, arrival: Arrival, ask: Ask) -> dict[str, Any]:
         """Text where it is known, unless ids are asked for."""
         as_ids = ask.as_ids or arrival.prompt is None
-        return (
-            self._common(arrival, ask) | {"prompt": list(arrival.prompt_ids) if as_ids else arrival.prompt} | ask.extra
-        )
+        prompt = list(arrival.prompt_ids) if as_ids else arrival.prompt
+        return {**self._common(arrival, ask), "prompt": prompt, **ask.extra}
 
     def _new_text(self, choice: Mapping[str, Any]) -> str:
         return choice.get("text") or ""
@@ -193,7 +192,7 @@ class ChatCompletions(_OpenAI):
     def payload(self, arrival: Arrival, ask: Ask) -> dict[str, Any]:
         """The server adds its chat template, so its prompt is longer than ours; the usage says how long."""
         message = {"role": "user", "content": _text(arrival, self.name)}
-        return self._common(arrival, ask) | {"messages": [message]} | ask.extra
+        return {**self._common(arrival, ask), "messages": [message], **ask.extra}
 
     def _new_text(self, choice: Mapping[str, Any]) -> str:
         delta = choice.get("delta") or {}

@@ -38,6 +38,7 @@ class Record:
     finish_reason: str | None = None
     error: str | None = None
     unfinished: bool = False
+    engine: RequestMetrics | None = None  # an engine's own stamps, where it runs in this process
 
     def take(self, event: Event, time: float) -> None:
         """Note one event of the stream. Counts that come more than once grow: the last one holds."""
@@ -70,9 +71,17 @@ class Record:
     def metrics(self, from_due: bool = False) -> RequestMetrics:
         """Its latencies, counted from when it was sent, or from when it was due."""
         start = self.due if from_due or self.sent is None else self.sent
+        if self.engine is not None and self.sent is not None:
+            return _shifted(self.engine, self.sent - start)
         prompt = self.prompt_tokens if self.prompt_tokens is not None else self.wanted_input
         found = from_events(start, self.events, self.tokens, prompt, self.error)
         return replace(found, cached_tokens=self.cached_tokens or 0)
+
+
+def _shifted(metrics: RequestMetrics, earlier: float) -> RequestMetrics:
+    """The same request seen by somebody who began to wait `earlier` seconds before."""
+    ttft = None if metrics.ttft is None else metrics.ttft + earlier
+    return replace(metrics, ttft=ttft, e2e=None if metrics.e2e is None else metrics.e2e + earlier)
 
 
 def most_at_once(records: Sequence[Record]) -> int:

@@ -1,0 +1,145 @@
+"""The options of a load test, shared by `bench serve` and `bench compare`; names and meanings are vLLM's."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minifer.apps.loadgen.client import Server
+from minifer.apps.loadgen.point import Plan, parse_rates
+from minifer.apps.loadgen.protocols import APIS, Ask
+from minifer.apps.loadgen.wire import Address
+from minifer.apps.workloads import DATASETS
+from minifer.errors import MiniferError, UsageError
+
+if TYPE_CHECKING:
+    from minifer.tokenizer import Tokenizer
+
+BACKENDS = (*APIS, "in-process")
+READY_S = 600.0
+
+
+def add_load_options(parser: argparse.ArgumentParser) -> None:
+    """Everything about the server and the requests."""
+    group = parser.add_argument_group("server")
+    group.add_argument("--backend", default="openai", choices=BACKENDS, help="the API to speak (default openai)")
+    group.add_argument("--base-url", default="http://127.0.0.1:8000", metavar="URL", help="(default %(default)s)")
+    group.add_argument("--endpoint", metavar="PATH", help="(default: the backend's own, as /v1/completions)")
+    group.add_argument("--model", metavar="NAME", help="(default: the first that the server lists)")
+    add_request_options(parser)
+    add_workload_options(parser)
+    parser.add_argument("--request-rate", default="inf", metavar="R,R", help="requests per second; inf is all at once")
+
+
+def add_request_options(parser: argparse.ArgumentParser) -> None:
+    """How a request is put."""
+    group = parser.add_argument_group("requests")
+    group.add_argument("--tokenizer", metavar="NAME", help="of the prompts: a known name, a folder, a .gguf file")
+    group.add_argument("--vocab-size", type=int, metavar="N", help="for prompts of random ids, without a tokenizer")
+    group.add_argument(
+        "--send-ids", action="store_true", help="send prompts as token ids, not as text (backend openai)"
+    )
+    group.add_argument("--header", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
+    group.add_argument("--ignore-eos", action="store_true", help="ask for answers of full length")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="(default 0: greedy)")
+    group.add_argument("--extra-body", default="{}", metavar="JSON", help="fields added to every request")
+    group.add_argument("--num-warmups", type=int, default=1, metavar="N", help="sent before, in no figure (default 1)")
+    group.add_argument(
+        "--max-concurrency", type=int, metavar="N", help="requests under way at once (default: no limit)"
+    )
+    group.add_argument("--ready-check-timeout-sec", type=float, default=READY_S, metavar="S",
+                       help="how long to wait for the server (default %(default)g)")  # fmt: skip
+
+
+def add_workload_options(parser: argparse.ArgumentParser, num_prompts: int = 1000, input_len: int = 1024,
+                         output_len: int = 128) -> None:  # fmt: skip
+    """Which prompts, and how they arrive."""
+    group = parser.add_argument_group("workload")
+    group.add_argument("--dataset-name", default="random", choices=DATASETS, help="(default random)")
+    group.add_argument("--dataset-path", type=Path, metavar="FILE", help="JSON lines for `custom`")
+    group.add_argument("--num-prompts", type=int, default=num_prompts, metavar="N", help="(default %(default)s)")
+    group.add_argument("--seed", type=int, default=0, metavar="S", help="(default 0)")
+    group.add_argument(
+        "--burstiness", type=float, default=1.0, metavar="B", help="below 1 bursty, inf even (default 1)"
+    )
+    numbers = {"--random-input-len": input_len, "--random-output-len": output_len, "--random-prefix-len": 0,
+               "--prefix-repetition-prefix-len": 256, "--prefix-repetition-suffix-len": 256,
+               "--prefix-repetition-num-prefixes": 10, "--prefix-repetition-output-len": 128,
+               "--custom-output-len": 256}  # fmt: skip
+    for name, default in numbers.items():
+        group.add_argument(name, type=int, default=default, metavar="N", help="(default %(default)s)")
+    group.add_argument("--random-range-ratio", default="0", metavar="R",
+                       help='lengths x (1 -+ R), or {"input": R, "output": R} (default 0)')  # fmt: skip
+    group.add_argument("--disable-shuffle", action="store_true", help="keep a data set's own order")
+
+
+WORKLOAD_NAMES = (
+    "dataset_name", "dataset_path", "num_prompts", "random_input_len", "random_output_len", "random_prefix_len",
+    "prefix_repetition_prefix_len", "prefix_repetition_suffix_len", "prefix_repetition_num_prefixes",
+    "prefix_repetition_output_len", "custom_output_len", "disable_shuffle",
+)  # fmt: skip
+
+
+def plan_of(args: argparse.Namespace, tokenizer: "Tokenizer | None", vocab_size: int | None = None) -> Plan:
+    """The sweep that a command line asks for. Raises UsageError."""
+    if args.max_concurrency is not None and args.max_concurrency < 1:
+        raise UsageError(f"--max-concurrency must be at least 1, not {args.max_concurrency}")
+    if args.num_warmups < 0:
+        raise UsageError(f"--num-warmups must be at least 0, not {args.num_warmups}")
+    options = {name: getattr(args, name) for name in WORKLOAD_NAMES}
+    options |= {"random_range_ratio": _ratio(args.random_range_ratio), "tokenizer": tokenizer,
+                "vocab_size": args.vocab_size or vocab_size}  # fmt: skip
+    plan = Plan(parse_rates(args.request_rate), args.seed, args.burstiness, args.num_warmups, args.max_concurrency,
+                options)  # fmt: skip
+    plan.arrivals(0)  # says what is wrong before anything is sent
+    return plan
+
+
+def _ratio(words: str) -> float | dict[str, float]:
+    try:
+        found = json.loads(words)
+        return {name: float(value) for name, value in found.items()} if isinstance(found, dict) else float(found)
+    except (ValueError, TypeError):
+        raise UsageError(f'--random-range-ratio {words!r}: write 0.3 or {{"input": 0.3, "output": 0.5}}') from None
+
+
+def ask_of(args: argparse.Namespace, model: str) -> Ask:
+    """What every request has in common. Raises UsageError."""
+    try:
+        extra = json.loads(args.extra_body)
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise UsageError(f"--extra-body {args.extra_body!r} is not a JSON object")
+    return Ask(model, args.ignore_eos, args.send_ids, args.temperature, extra)
+
+
+def server_of(args: argparse.Namespace, url: str | None = None, backend: str | None = None) -> Server:
+    """The server at `url` (default --base-url). Raises UsageError."""
+    pairs = [word.partition("=") for word in args.header]
+    if any(not found or "\r" in value or "\n" in value for _, found, value in pairs):
+        raise UsageError(f"--header {args.header}: write KEY=VALUE")
+    headers = {name: value for name, _, value in pairs}
+    address = Address.parse(url or args.base_url)
+    if address.path == "/v1":  # as OpenAI's own clients want it
+        address = Address(address.host, address.port, "", address.tls)
+    return Server(address, APIS[backend or args.backend], headers, getattr(args, "endpoint", None))
+
+
+def tokenizer_of(args: argparse.Namespace, model: str) -> "Tokenizer | None":
+    """The tokenizer asked for, or the model's own if it is at hand; None where only --vocab-size is known.
+
+    Nothing is downloaded for a guess. Raises UsageError if prompts could not be made.
+    """
+    from minifer import hub
+    from minifer.tokenizer import Tokenizer
+
+    if args.tokenizer is not None:
+        return Tokenizer.from_pretrained(args.tokenizer)
+    try:
+        return Tokenizer.from_pretrained(hub.locate(model, download=False).path)
+    except (MiniferError, OSError):
+        if args.vocab_size is None and args.dataset_name != "custom":
+            raise UsageError(f"prompts need the tokenizer of {model!r}, which is not here: give --tokenizer, or "
+                             "--vocab-size for random token ids") from None  # fmt: skip
+        return None
