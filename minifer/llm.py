@@ -150,7 +150,7 @@ class LLM:
         loaded = load_model(model, download=download, progress=progress)
         self.name, self.config = loaded.name, loaded.config
         self.tokenizer = Tokenizer.from_pretrained(loaded.tokenizer_path) if loaded.tokenizer_path else None
-        self.limits = _limits(
+        self.limits = limits_of(
             self.config,
             num_blocks=num_blocks,
             block_size=block_size,
@@ -352,7 +352,7 @@ def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: 
     return list(params)
 
 
-def _limits(config: ModelConfig, **options: Any) -> EngineConfig:
+def limits_of(config: ModelConfig, **options: Any) -> EngineConfig:
     """Fill in what was left open: the pool from the memory budget, the longest request from context and pool.
 
     Values below 1 pass through to EngineConfig, which names them.

@@ -73,7 +73,7 @@ def step_cost(
         traffic = round((inputs * outputs + bias) * weight_bytes) + n * (inputs + outputs) * a
         return Cost(1, 2 * n * inputs * outputs + n * bias, traffic)
 
-    attention = sum((_attention(c, w, a) for w in sequences), Cost())
+    attention = sum((attention_cost(c, w, a) for w in sequences), Cost())
     return {
         "embed": Cost(1, 0, 2 * tokens * e * a),
         "norm": _norms(c, tokens, rows, a),
@@ -89,7 +89,7 @@ def step_cost(
     }
 
 
-def _attention(config: ModelConfig, work: Work, a: int) -> Cost:
+def attention_cost(config: ModelConfig, work: Work, a: int) -> Cost:
     """One layer, one sequence. Query i of the new tokens sees `min(position + 1, window)` keys."""
     c, first, window = config, work.context - work.length, config.window()
     growing = max(0, min(work.context, window) - first)  # queries that still see everything before them

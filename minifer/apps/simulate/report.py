@@ -1,0 +1,124 @@
+"""What a simulation prints: tables for people, and the same as JSON on disk."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minifer.apps.numerals import three
+from minifer.formats.atomic import atomic_path
+
+if TYPE_CHECKING:
+    from minifer.apps.simulate.fit import Sample
+    from minifer.apps.simulate.steptime import FittedTime
+    from minifer.apps.simulate.validate import Comparison
+
+METRICS = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "itl": "gap between tokens",
+    "e2el": "whole answer",
+    "queue": "of that, in the queue",
+}
+
+
+def save(found: dict[str, Any], path: Path) -> None:
+    """Write a result as JSON, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(found, indent=1, allow_nan=False), "utf-8")
+
+
+def print_run(found: dict[str, Any]) -> None:
+    """One simulated run as tables."""
+    about = found["simulation"]
+    print(f"{about['replicas']} x {about['name']}, {about['policy']}, {about.get('model', '')}: "
+          f"{found['duration']:,.1f} simulated seconds in {about['wall_s']:.1f} s\n")  # fmt: skip
+    refused = f", {found['refused']:,} refused" if found["refused"] else ""
+    print(f"requests {found['completed']:,} answered{refused}; tokens in {found['total_input_tokens']:,} "
+          f"({found['total_cached_tokens']:,} from the prefix cache), out {found['total_output_tokens']:,}")  # fmt: skip
+    slo = ", ".join(f"{name} {limit:g} ms" for name, limit in found["goodput_slo_ms"].items())
+    print(f"throughput {_or_dash(found['request_throughput'])} requests/s, {_or_dash(found['output_throughput'])} tokens/s"
+          f"; goodput {_or_dash(found['request_goodput'])} requests/s ({slo})\n")  # fmt: skip
+    print(f"{'milliseconds':<24}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}")
+    for name, words in METRICS.items():
+        values = [found[f"{what}_{name}_ms"] for what in ("mean", "p50", "p90", "p99")]
+        print(f"{words:<24}" + "".join(f"{_or_dash(value):>10}" for value in values))
+    print(f"\n{'replica':<9}{'requests':>10}{'steps':>12}{'busy':>8}{'preempted':>11}{'prefix hits':>13}")
+    for i, row in enumerate(found["replicas"]):
+        print(f"{i:<9}{row['requests']:>10,}{row['steps']:>12,}{_percent(row['busy']):>8}{row['preemptions']:>11,}"
+              f"{_percent(row['prefix_hit_rate']):>13}")  # fmt: skip
+    if found["refused_first"]:
+        print(f"\nrefused, for example: {found['refused_first'][0]['why']}")
+    for line in assumptions(about["machine"]):
+        print(f"\n{line}")
+
+
+def assumptions(machine: dict[str, Any]) -> list[str]:
+    """In words, what the step times stand on."""
+    if machine["machine"] == "here":
+        return [f"Step times: measured here on {machine['measured'].get('date')}, "
+                f"the formula within {machine['formula_off_by']:.1%} of half of the steps."]  # fmt: skip
+    lines = [f"Step times: {machine['efficiency']:.0%} of the datasheet's figures ({machine['source']}) "
+             f"plus {machine['step_overhead_us']:g} us a step: a best case, not a measurement."]  # fmt: skip
+    if machine["tensor_parallel"] > 1:
+        lines.append(f"Tensor parallelism over {machine['tensor_parallel']}: all-reduce takes "
+                     f"{machine['all_reduce_us_per_step']:.1f} us a step and "
+                     f"{machine['all_reduce_us_per_row']:.3g} us a row.")  # fmt: skip
+    return lines
+
+
+def print_capacity(found: dict[str, Any]) -> None:
+    """The capacities of all settings as a table."""
+    about = found["conditions"]
+    slo = " and ".join(f"{name} <= {limit:g} ms" for name, limit in about["slo_ms"].items())
+    print(f"{about['model']} on {about['name']}: highest rate at which {about['target']:.0%} of "
+          f"{about['num_prompts']:,} requests have {slo}\n")  # fmt: skip
+    print(f"{'policy':<17}{'replicas':>9}{'chunk':>7}{'block':>7}{'prefix cache':>14}{'requests/s':>12}{'kept':>8}")
+    for row in found["rows"]:
+        cache = "on" if row["prefix_caching"] else "off"
+        rate = three(row["rate"]) if row["rate"] else "none"
+        print(f"{row['policy']:<17}{row['replicas']:>9}{row['chunk']:>7}{row['block_size']:>7}{cache:>14}{rate:>12}"
+              f"{_percent(row['attained']):>8}")  # fmt: skip
+    for line in assumptions(about["machine"]):
+        print(f"\n{line}")
+
+
+def validation(
+    model: str, comparisons: "Sequence[Comparison]", time: "FittedTime", samples: "Sequence[Sample]"
+) -> dict[str, Any]:
+    """The comparison as plain values: `rows`, the formula, and the circumstances."""
+    from minifer.apps.roofline_run import conditions
+    from minifer.apps.simulate.fit import errors
+
+    off = sorted(abs(e) for e in errors(samples, time))
+    state = {"model": model, **conditions(), "steps_measured": len(samples), "formula_off_by": off[len(off) // 2]}
+    runs = {c.workload: {"real": c.real, "simulated": c.simulated} for c in comparisons}
+    return {"rows": [row for c in comparisons for row in c.rows()], "runs": runs, "formula": asdict(time),
+            "conditions": state}  # fmt: skip
+
+
+def print_validation(found: dict[str, Any]) -> None:
+    """Real beside simulated, and where the error is larger than it should be."""
+    from minifer.apps.simulate.validate import BOUND
+
+    print(f"{'workload':<10}{'figure':<20}{'real':>12}{'simulated':>12}{'error':>9}")
+    for row in found["rows"]:
+        mark = "  <- more than 10 %" if row["error"] is not None and abs(row["error"]) > BOUND else ""
+        print(f"{row['workload']:<10}{row['figure']:<20}{_or_dash(row['real']):>12}{_or_dash(row['simulated']):>12}"
+              f"{_signed(row['error']):>9}{mark}")  # fmt: skip
+    within = sum(row["error"] is not None and abs(row["error"]) <= BOUND for row in found["rows"])
+    print(f"\n{within} of {len(found['rows'])} figures within {BOUND:.0%}; the formula is within "
+          f"{found['conditions']['formula_off_by']:.1%} of half of the {found['conditions']['steps_measured']} steps.")  # fmt: skip
+
+
+def _or_dash(value: float | None) -> str:
+    return "-" if value is None else three(value)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1%}"

@@ -1,0 +1,210 @@
+"""How long a step takes, without running it.
+
+What a step costs depends on few numbers: how many rows go through the linear layers, how many of them need logits, and
+what attention has to read and multiply. `Features` are these numbers of a plan. Two formulas turn them into seconds:
+
+    RooflineTime   counts of work under two ceilings, exactly as `roofline/predict.py` adds them up
+    FittedTime     a sum whose terms were measured on this machine (calibrate.py)
+
+Both are straight lines in the total context of the decoding sequences, piece by piece; `leap.py` relies on nothing
+more than that they look at features only. Not here: when a step happens (fleet.py).
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from minifer.model.config import ModelConfig
+from minifer.model.cost import Cost, Work, attention_cost, step_cost
+from minifer.roofline.predict import CLASSES, Roof
+from minifer.scheduler.plan import ScheduledSeq
+
+
+MOST_SHAPES = 1 << 16
+"""Shapes of steps whose time is remembered."""
+
+
+class Features(NamedTuple):
+    """What the time of a step depends on.
+
+    `seen` is the number of keys that the decoding sequences read together, each at most the model's window;
+    `chunks` are the prompts' parts of the step, `(new tokens, context after them)`.
+    """
+
+    decodes: int
+    seen: int
+    logits: int
+    chunks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows that go through the linear layers."""
+        return self.decodes + sum(length for length, _ in self.chunks) if self.chunks else self.decodes
+
+
+class StepTime(Protocol):
+    """Anything that turns features into seconds."""
+
+    def seconds(self, features: Features) -> float:
+        """The predicted time of a step, in seconds."""
+
+
+def features_of(seqs: Sequence[ScheduledSeq], window: int) -> Features:
+    """The features of a plan's sequences, for a model that sees `window` tokens back.
+
+    >>> decode = ScheduledSeq("a", (7,), 20, (20,), (0, 1), True, "decode")
+    >>> prompt = ScheduledSeq("b", (1, 2, 3), 0, (32, 33, 34), (2,), False, "prefill")
+    >>> features_of([decode, prompt], window=16)
+    Features(decodes=1, seen=16, logits=1, chunks=((3, 3),))
+    """
+    decodes = seen = logits = 0
+    chunks: list[tuple[int, int]] = []
+    for seq in seqs:
+        length = len(seq.tokens)
+        context = seq.start + length
+        logits += seq.samples
+        if length == 1:
+            decodes += 1
+            seen += context if context < window else window
+        else:
+            chunks.append((length, context))
+    return Features(decodes, seen, logits, tuple(chunks))
+
+
+class _Line(NamedTuple):
+    """A quantity of one operation: what is there anyway, and what comes with each row and each row of logits."""
+
+    once: float
+    per_row: float
+    per_logit: float
+
+    def at(self, rows: int, logits: int) -> float:
+        return self.once + rows * self.per_row + logits * self.per_logit
+
+
+class RooflineTime:
+    """A step as a sum of operations, each as long as its arithmetic or its reading, whichever is longer.
+
+    The numbers are those of `predict_step`, whose formulas are straight lines in rows and logits; they are asked for
+    three times here and the lines kept, because a simulation needs a million steps and that function takes its time.
+
+    `split` is the degree of tensor parallelism: each machine does that part of every operation; `per_row_s` and
+    `per_step_s` is what they then have to tell each other (machine.py works it out).
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        roof: Roof,
+        *,
+        weight_bytes: float = 4,
+        activation_bytes: int = 4,
+        split: int = 1,
+        per_step_s: float = 0.0,
+        per_row_s: float = 0.0,
+    ) -> None:
+        self.config, self.activation_bytes = config, activation_bytes
+        self.flops_per_s, self.bytes_per_s = roof.flops_per_s * split, roof.read_bytes_per_s * split
+        self.per_row_s = per_row_s
+        sizes = {"weight_bytes": weight_bytes, "activation_bytes": activation_bytes}
+        at = {(t, r): step_cost(config, [Work(t, t)], num_logits=r, **sizes) for t, r in ((1, 1), (2, 1), (1, 2))}  # type: ignore[arg-type]
+        self._lines = [_lines(*(costs[name] for costs in at.values())) for name in at[1, 1] if name != "attention"]
+        self._decode = self._decode_line()
+        overheads = [roof.overhead_s.get(name, (0.0, 0.0)) for name in CLASSES]
+        self.per_step_s = per_step_s + sum(once for once, _ in overheads)
+        self.per_sequence_s = sum(further for _, further in overheads)
+        # Most steps of a simulation have the shape of one before; only attention differs.
+        self._plain: dict[tuple[int, int, int], float] = {}
+
+    def seconds(self, features: Features) -> float:
+        """The time of a step, in seconds."""
+        shape = features.rows, features.logits, features.decodes + len(features.chunks)
+        plain = self._plain.get(shape)
+        if plain is None:
+            if len(self._plain) > MOST_SHAPES:
+                self._plain.clear()
+            plain = self._plain[shape] = self._without_attention(*shape)
+        return plain + self._attention(features)
+
+    def _without_attention(self, rows: int, logits: int, sequences: int) -> float:
+        total = self.per_step_s + self.per_sequence_s * (sequences - 1) + self.per_row_s * rows
+        for flops, traffic in self._lines:
+            total += max(flops.at(rows, logits) / self.flops_per_s, traffic.at(rows, logits) / self.bytes_per_s)
+        return total
+
+    def _attention(self, features: Features) -> float:
+        once, per_key = self._decode
+        flops = features.decodes * once.flops + features.seen * per_key.flops
+        traffic = features.decodes * once.bytes + features.seen * per_key.bytes
+        for length, context in features.chunks:
+            cost = attention_cost(self.config, Work(length, context), self.activation_bytes)
+            flops += self.config.num_hidden_layers * cost.flops
+            traffic += self.config.num_hidden_layers * cost.bytes
+        return max(flops / self.flops_per_s, traffic / self.bytes_per_s)
+
+    def _decode_line(self) -> tuple[Cost, Cost]:
+        """The cost of one decoding sequence without its keys, and of one key, over all layers."""
+        layers = self.config.num_hidden_layers
+        one, two = (attention_cost(self.config, Work(1, n), self.activation_bytes).times(layers) for n in (1, 2))
+        per_key = Cost(0, two.flops - one.flops, two.bytes - one.bytes)
+        return Cost(0, one.flops - per_key.flops, one.bytes - per_key.bytes), per_key
+
+
+def _lines(one: Cost, row: Cost, logit: Cost) -> tuple[_Line, _Line]:
+    """FLOPs and bytes of an operation as lines, from its cost at (1, 1), (2, 1) and (1, 2) rows and logits."""
+
+    def line(a: float, b: float, c: float) -> _Line:
+        return _Line(a - (b - a) - (c - a), b - a, c - a)
+
+    return line(one.flops, row.flops, logit.flops), line(one.bytes, row.bytes, logit.bytes)
+
+
+@dataclass(frozen=True)
+class FittedTime:
+    """A step as a sum of measured terms, all in seconds.
+
+        rows_s(T) + logit_s * logits + decode_s * decodes + key_s * keys seen
+                  + sum over chunks of (chunk_s + pair_s * pairs of query and key + chunk_key_s * keys)
+
+    `rows_s` is a curve through measured points: the linear layers, and everything else that has T rows. It is not a
+    line, because a product of few rows is all reading, one of many all arithmetic, and libraries change their ways in
+    between.
+    """
+
+    at_rows: tuple[int, ...]
+    rows_s: tuple[float, ...]
+    logit_s: float = 0.0
+    decode_s: float = 0.0
+    key_s: float = 0.0
+    chunk_s: float = 0.0
+    pair_s: float = 0.0
+    chunk_key_s: float = 0.0
+    window: int = field(default=1 << 62)
+
+    def seconds(self, features: Features) -> float:
+        """The time of a step, in seconds."""
+        total = self._curve(features.rows) + self.logit_s * features.logits
+        total += self.decode_s * features.decodes + self.key_s * features.seen
+        for length, context in features.chunks:
+            keys, pairs = chunk_work(length, context, self.window)
+            total += self.chunk_s + self.pair_s * pairs + self.chunk_key_s * keys
+        return total
+
+    def _curve(self, rows: int) -> float:
+        """Linear between measured points, and beyond the last one along its last piece."""
+        at, seconds = self.at_rows, self.rows_s
+        i = min(max(bisect_right(at, rows) - 1, 0), len(at) - 2)
+        return seconds[i] + (seconds[i + 1] - seconds[i]) * (rows - at[i]) / (at[i + 1] - at[i])
+
+
+def chunk_work(length: int, context: int, window: int) -> tuple[int, int]:
+    """Keys that a chunk reads, and pairs of query and key that it multiplies.
+
+    >>> chunk_work(3, 3, window=100), chunk_work(2, 10, window=100), chunk_work(2, 10, window=4)
+    ((3, 6), (10, 19), (5, 8))
+    """
+    first = context - length
+    growing = max(0, min(context, window) - first)  # queries that still see everything before them
+    pairs = growing * first + growing * (growing + 1) // 2 + (length - growing) * window
+    return min(context, window + length - 1), pairs

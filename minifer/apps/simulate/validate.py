@@ -1,0 +1,112 @@
+"""Is the simulation right? Three workloads, run for real and simulated, figure beside figure.
+
+    steady     prompts of many lengths at even gaps, well below what the machine can do
+    bursty     the same rate in bursts (gaps from a Gamma distribution of burstiness 0.25): queues come and go
+    prefixes   few long prefixes shared by many requests: the prefix cache decides
+
+The step times are measured first (calibrate.py), on the same engine. A queue multiplies errors: near saturation a
+machine that is 5 % slower waits twice as long. So the rates are chosen from what was measured, at `LOADS` of the
+machine's limit. An error above `BOUND` is said, with the workload and the metric.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minifer.apps.simulate.calibrate import Calibration
+from minifer.apps.simulate.fit import Sample, errors, fit
+from minifer.apps.simulate.fleet import Fleet, Replica
+from minifer.apps.simulate.real import run_real
+from minifer.apps.simulate.steptime import Features, FittedTime, StepTime
+from minifer.apps.simulate.tally import Tally
+from minifer.apps.workloads import Arrival, make_workload
+from minifer.formats.atomic import Progress, no_progress
+from minifer.limits import EngineConfig
+from minifer.llm import LLM
+
+BOUND = 0.10
+"""The error of a figure that is remarked upon."""
+
+COMPARED = ("p50_ttft_ms", "p90_ttft_ms", "p50_tpot_ms", "p90_tpot_ms", "output_throughput")
+
+LOADS = {"steady": 0.6, "bursty": 0.5, "prefixes": 0.6}
+"""Requests per second as a share of what the machine could serve with all seats taken."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload, run for real and simulated: both in vLLM's keys."""
+
+    workload: str
+    real: dict[str, Any]
+    simulated: dict[str, Any]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One row per compared figure; `error` is simulated over real minus 1, None where either is undefined."""
+        for name in COMPARED:
+            real, simulated = self.real[name], self.simulated[name]
+            error = simulated / real - 1 if real and simulated is not None else None
+            yield {"workload": self.workload, "figure": name, "real": real, "simulated": simulated, "error": error}
+
+
+def workloads(llm: LLM, time: StepTime, requests: int, seed: int) -> dict[str, list[Arrival]]:
+    """The three workloads, at rates that suit the machine."""
+    lengths = {"random_input_len": 192, "random_output_len": 48, "random_range_ratio": 0.6}
+    prefixes = {
+        "prefix_repetition_prefix_len": 256, "prefix_repetition_suffix_len": 64,
+        "prefix_repetition_num_prefixes": 4, "prefix_repetition_output_len": 48,
+    }  # fmt: skip
+    limit = 1 / seconds_per_request(time, 192, 48, llm.limits.max_num_seqs)
+    limit_shared = 1 / seconds_per_request(time, 80, 48, llm.limits.max_num_seqs)
+    common: dict[str, Any] = {"num_prompts": requests, "seed": seed, "vocab_size": llm.vocab_size}
+    inf = float("inf")
+    return {
+        "steady": make_workload(
+            "random", request_rate=LOADS["steady"] * limit, burstiness=inf, **common, **lengths
+        ),
+        "bursty": make_workload("random", request_rate=LOADS["bursty"] * limit, burstiness=0.25, **common, **lengths),
+        "prefixes": make_workload(
+            "prefix_repetition", request_rate=LOADS["prefixes"] * limit_shared, burstiness=1.0, **common, **prefixes
+        ),
+    }  # fmt: skip
+
+
+def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) -> float:
+    """What a request costs a machine whose seats are all taken: its prompt, and its share of decode steps.
+
+    >>> flat = FittedTime((1, 2), (0.01, 0.02))
+    >>> seconds_per_request(flat, prompt=10, answer=4, seats=2)
+    0.14
+    """
+    context = prompt + answer // 2
+    prefill = time.seconds(Features(0, 0, 1, ((prompt, prompt),)))
+    return prefill + answer * time.seconds(Features(seats, seats * context, seats)) / seats
+
+
+def simulate(config: EngineConfig, window: int, time: StepTime, arrivals: Sequence[Arrival]) -> Tally:
+    """One replica with this engine and these step times."""
+    return Fleet(lambda _: Replica(config, time, window), 1).run(arrivals)
+
+
+def validate(
+    llm: LLM,
+    *,
+    requests: int = 48,
+    seed: int = 0,
+    progress: Progress = no_progress,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[list[Comparison], FittedTime, list[Sample]]:
+    """Calibrate, then run and simulate each workload. About three minutes for a small model.
+
+    The steps of the real runs are not used for the fit: what is validated was not fitted.
+    """
+    samples = Calibration(llm, seed).run(progress)
+    time = fit(samples, llm.config.window())
+    off = sorted(abs(e) for e in errors(samples, time))
+    say(f"{len(samples)} steps measured; the formula is within {off[len(off) // 2]:.1%} of half of them")
+    found = []
+    for name, arrivals in workloads(llm, time, requests, seed).items():
+        real = run_real(llm, arrivals, lambda done, name=name: progress(name, done, requests))  # type: ignore[misc]
+        simulated = simulate(llm.limits, llm.config.window(), time, arrivals)
+        found.append(Comparison(name, real.summary(), simulated.summary()))
+    return found, time, samples

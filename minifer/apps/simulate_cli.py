@@ -1,0 +1,233 @@
+"""`minifer simulate`: traffic on a virtual clock.
+
+    minifer simulate MODEL             a workload on a fleet: latencies, throughput, a trace
+    minifer simulate capacity MODEL    the highest rate that still keeps an SLO, by policy, replicas, chunk and block
+    minifer simulate validate MODEL    the simulation beside the same requests run for real on this machine
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from minifer.apps import options
+from minifer.apps.serve.router import POLICIES
+from minifer.apps.simulate import report
+from minifer.apps.simulate.machine import LINK_LATENCY_S, Machine, datasheet_machine, model_config
+from minifer.apps.workloads import DATASETS, Arrival
+from minifer.errors import UsageError
+
+KINDS = ("capacity", "validate")
+DEFAULT_MODEL = "smollm2-135m"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare `minifer simulate`."""
+    parser = subparsers.add_parser("simulate", help="a fleet on a virtual clock")
+    parser.add_argument(
+        "words", metavar="[capacity|validate] [MODEL]", nargs="*",
+        help="what to do (default: one workload), and a model: a name, a folder, a .gguf file or a config.json",
+    )  # fmt: skip
+    _machine_options(parser.add_argument_group("the fleet"))
+    _engine_options(parser.add_argument_group("each replica's engine (vLLM's names)"))
+    _workload_options(parser.add_argument_group("the workload (names of `minifer bench serve`)"))
+    out = parser.add_argument_group("what comes out")
+    out.add_argument("--slo", nargs="+", default=["ttft:2000", "tpot:100"], metavar="NAME:MS",
+                     help="promises for goodput and capacity: ttft, tpot, e2el in ms (default ttft:2000 tpot:100)")  # fmt: skip
+    out.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
+    out.add_argument("--save-result", type=Path, metavar="FILE", help="write the result as JSON")
+    out.add_argument("--figure", type=Path, metavar="FILE", help="draw the result (.svg or .png)")
+    out.add_argument("--trace", type=Path, metavar="FILE", help="record every step, for `minifer trace` and `xray`")
+    search = parser.add_argument_group("capacity only")
+    search.add_argument("--target", type=float, default=0.9, metavar="SHARE",
+                        help="share of requests that have to keep the SLO (default 0.9)")  # fmt: skip
+    search.add_argument("--vary", nargs="+", metavar="NAME=A,B", default=[],
+                        help="policy=, replicas=, chunk=, block_size=, prefix_caching=on,off (default: all five)")  # fmt: skip
+    search.add_argument("--full", action="store_true", help="all combinations instead of one change at a time")
+
+
+def _machine_options(group: Any) -> None:
+    group.add_argument("--machine", default="here", metavar="NAME",
+                       help="`here`, as measured (the first time takes a minute), or a name of `roofline --hardware list`")  # fmt: skip
+    group.add_argument("--fresh", action="store_true", help="measure the steps of this machine again")
+    group.add_argument("--replicas", type=int, default=1, metavar="N", help="how many engines (default 1)")
+    group.add_argument("--route", choices=POLICIES, default=POLICIES[0], help=f"default {POLICIES[0]}")
+    group.add_argument("--dtype", default="bfloat16", help="of a datasheet machine: bfloat16 (default), q8_0 ...")
+    group.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="machines per replica (default 1)")  # fmt: skip
+    group.add_argument("--efficiency", type=float, default=1.0, metavar="SHARE",
+                       help="share of the datasheet's figures that is reached (default 1: the best case)")  # fmt: skip
+    group.add_argument("--step-overhead-us", type=float, default=0.0, metavar="US", help="added to every step (default 0)")  # fmt: skip
+    group.add_argument("--link-latency-us", type=float, default=LINK_LATENCY_S * 1e6, metavar="US",
+                       help=f"one hop between neighbours (default {LINK_LATENCY_S * 1e6:g})")  # fmt: skip
+
+
+ENGINE = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size", "max_model_len")
+
+
+def _engine_options(group: Any) -> None:
+    for name in ENGINE:
+        group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
+    switch = argparse.BooleanOptionalAction
+    group.add_argument("--enable-prefix-caching", action=switch, default=None)
+    group.add_argument("--enable-chunked-prefill", action=switch, default=None)
+
+
+LENGTHS = {
+    "random_input_len": 1024,
+    "random_output_len": 128,
+    "prefix_repetition_prefix_len": 256,
+    "prefix_repetition_suffix_len": 256,
+    "prefix_repetition_num_prefixes": 10,
+    "prefix_repetition_output_len": 128,
+}
+
+
+def _workload_options(group: Any) -> None:
+    group.add_argument("--dataset-name", choices=(*DATASETS, "azure"), default="random", help="default random")
+    group.add_argument("--dataset-path", type=Path, metavar="FILE", help="for custom (JSON lines) and azure (CSV)")
+    group.add_argument("--num-prompts", type=int, default=1000, metavar="N", help="default 1000; not for azure")
+    group.add_argument("--request-rate", type=float, default=math.inf, metavar="R", help="per second (default inf)")
+    group.add_argument("--burstiness", type=float, default=1.0, metavar="B", help="1 is Poisson, inf even (default 1)")
+    for name, default in LENGTHS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N")
+    group.add_argument("--random-range-ratio", type=float, default=0.0, metavar="R")
+    group.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="azure: X times as many per second")
+    group.add_argument("--limit", type=int, metavar="N", help="azure: only N requests ...")
+    group.add_argument("--skip", type=int, default=0, metavar="N", help="azure: ... behind the first N")
+    group.add_argument("--seed", type=int, default=0, metavar="S")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, search or validate, as the first word says."""
+    words = list(args.words)
+    kind = words.pop(0) if words and words[0] in KINDS else "run"
+    if len(words) > 1:
+        raise UsageError(f"`minifer simulate` takes one model, not {' and '.join(words)}")
+    model = words[0] if words else DEFAULT_MODEL
+    args.slo_ms = parse_slo(args.slo)
+    if args.figure is not None and args.figure.suffix not in (".svg", ".png", ".pdf"):
+        raise UsageError(f"--figure {args.figure}: the ending says the format, .svg, .png or .pdf")
+    return {"run": _run, "capacity": _capacity, "validate": _validate}[kind](args, model)
+
+
+def parse_slo(words: list[str]) -> dict[str, float]:
+    """`ttft:2000 tpot:100` as `{"ttft": 2000.0, "tpot": 100.0}`, in milliseconds. Raises UsageError.
+
+    >>> parse_slo(["ttft:2000", "tpot:100"])
+    {'ttft': 2000.0, 'tpot': 100.0}
+    """
+    found: dict[str, float] = {}
+    for word in words:
+        name, _, limit = word.partition(":")
+        try:
+            found[name] = float(limit)
+        except ValueError:
+            found[name] = math.nan
+        if name not in ("ttft", "tpot", "e2el") or not found[name] > 0:
+            raise UsageError(f"{word!r} is not a promise like ttft:2000: use ttft, tpot or e2el and milliseconds")
+    return found
+
+
+def machine_of(args: argparse.Namespace, model: str) -> Machine:
+    """The machine that the options describe, with its engine's limits; measures this one if it has to."""
+    config = model_config(model)
+    limits = {name: getattr(args, name) for name in (*ENGINE, "enable_prefix_caching", "enable_chunked_prefill")}
+    if args.machine != "here":
+        return datasheet_machine(
+            args.machine, config, dtype=args.dtype, tensor_parallel=args.tensor_parallel_size,
+            efficiency=args.efficiency, step_overhead_s=args.step_overhead_us * 1e-6,
+            link_latency_s=args.link_latency_us * 1e-6, **limits,
+        )  # fmt: skip
+    if args.tensor_parallel_size != 1 or args.efficiency != 1.0:
+        raise UsageError("--tensor-parallel-size and --efficiency are for a --machine of the table, not for `here`")
+    from minifer.apps.simulate.stored import this_machine
+
+    with options.ProgressBars() as bars:
+        return this_machine(model, config, fresh=args.fresh, progress=bars.update, **limits)
+
+
+def arrivals_of(args: argparse.Namespace, vocab_size: int, rate: float | None = None) -> Iterator[Arrival]:
+    """The workload that the options describe, at another `rate` than theirs if one is given (not for azure)."""
+    if args.dataset_name == "azure":
+        from minifer.apps.simulate.azure import azure_arrivals
+
+        if args.dataset_path is None:
+            raise UsageError("--dataset-name azure needs --dataset-path FILE")
+        return azure_arrivals(args.dataset_path, rate_scale=args.rate_scale, limit=args.limit, skip=args.skip)
+    from minifer.apps.workloads import make_workload
+
+    lengths: dict[str, Any] = {name: getattr(args, name) for name in LENGTHS}
+    return iter(
+        make_workload(
+            args.dataset_name, num_prompts=args.num_prompts, seed=args.seed, vocab_size=vocab_size,
+            request_rate=args.request_rate if rate is None else rate, burstiness=args.burstiness,
+            random_range_ratio=args.random_range_ratio, dataset_path=args.dataset_path, **lengths,
+        )
+    )  # fmt: skip
+
+
+def _run(args: argparse.Namespace, model: str) -> int:
+    from minifer.apps.simulate.outcome import simulate
+
+    machine = machine_of(args, model)
+    arrivals = arrivals_of(args, machine.model.vocab_size)
+    with ExitStack() as stack:
+        bars = stack.enter_context(options.ProgressBars()) if not args.json else None
+        found = simulate(
+            machine, arrivals, replicas=args.replicas, policy=args.route, slo_ms=args.slo_ms, trace=args.trace,
+            about={"model": model, "dataset": args.dataset_name, "seed": args.seed},
+            progress=(lambda n: bars.update("requests", n, 0)) if bars else None,
+        )  # fmt: skip
+    _give(args, found, report.print_run)
+    if args.figure is not None:
+        from minifer.apps.view.fleet_figures import draw_run
+
+        draw_run(found, args.figure)
+    return 0
+
+
+def _capacity(args: argparse.Namespace, model: str) -> int:
+    from minifer.apps.simulate.search import search
+
+    machine = machine_of(args, model)
+    with options.ProgressBars() as bars:
+        found = search(args, machine, model, arrivals_of, None if args.json else bars.update)
+    _give(args, found, report.print_capacity)
+    if args.figure is not None:
+        from minifer.apps.view.fleet_figures import draw_capacity
+
+        draw_capacity(found, args.figure)
+    return 0
+
+
+def _validate(args: argparse.Namespace, model: str) -> int:
+    from minifer.apps.simulate.validate import validate
+    from minifer.llm import LLM
+
+    if args.machine != "here":
+        raise UsageError(f"only this machine can be validated by running on it, not {args.machine}")
+    limits = {name: value for name in ENGINE if (value := getattr(args, name)) is not None}
+    with options.ProgressBars() as bars, LLM(model, progress=bars.update, **limits) as llm:
+        comparisons, time, samples = validate(llm, seed=args.seed, progress=bars.update)
+    found = report.validation(model, comparisons, time, samples)
+    _give(args, found, report.print_validation)
+    if args.figure is not None:
+        from minifer.apps.view.fleet_figures import draw_validation
+
+        draw_validation(found, args.figure)
+    return 0
+
+
+def _give(args: argparse.Namespace, found: dict[str, Any], show: Any) -> None:
+    """Save, then print as JSON or for people."""
+    if args.save_result is not None:
+        report.save(found, args.save_result)
+    if args.json:
+        print(json.dumps(found, indent=1, allow_nan=False))
+    else:
+        show(found)
+
+
