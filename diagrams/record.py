@@ -88,7 +88,8 @@ def play(llm: LLM, scene: Scene, file: Any) -> None:
     records = [json.loads(line) for line in lines.getvalue().splitlines()][1:]
     pieces = {str(token): llm.tokenizer.decode([token]) for token in sorted(set(tokens_of(records)))}
     here = doctor.conditions()
-    about = {"model": llm.name, "scene": scene.about, "scheduler": scene.scheduler.__name__, **here, "pieces": pieces}
+    about = {"model": llm.name, "scene": scene.about, "scheduler": scene.scheduler.__name__,
+             "kv_bytes_per_token": llm.config.kv_bytes_per_token, **here, "pieces": pieces}  # fmt: skip
     header = {"kind": "header", "minifer_trace": 1, "config": asdict(limits), "about": about}
     file.writelines(json.dumps(record, separators=(",", ":")) + "\n" for record in [header, *relative(records)])
 

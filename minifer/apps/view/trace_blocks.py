@@ -89,6 +89,10 @@ class History:
         """Slots that are written in the block at `place`, when `computed` positions of the request are in the cache."""
         return max(0, min(computed - place * self.size, self.size))
 
+    def at_start(self, hold: Hold) -> int:
+        """Slots of the block that were written already when the hold began."""
+        return self.used(hold.place, self.found(hold))
+
     # ---- free, and findable ----------------------------------------------------------------------------------------
 
     def _idle_times(self) -> Iterator[Idle]:
@@ -106,7 +110,7 @@ class History:
                 if (first := since.pop(hold.block, None)) is not None:
                     if first < step.index:
                         yield Idle(hold.block, first, step.index - 1)
-                    if hold.place * self.size >= self._found(hold):
+                    if hold.place * self.size >= self.found(hold):
                         keys.forget(hold.block)
                 refs[hold.block] += 1
             for life, work, table in works[step.index]:
@@ -131,7 +135,7 @@ class History:
                 works[work.step].append((life, work, table))
         return starts, ends, works
 
-    def _found(self, hold: Hold) -> int:
+    def found(self, hold: Hold) -> int:
         """Tokens of the request that were in the cache when the hold began: from its admission, or from a fork, which
         takes over every block except the one it copies in order to write."""
         life = self.trace.lives[hold.life]
@@ -164,7 +168,7 @@ class History:
                 owners[hold.block].pop(hold.life, None)
                 tables -= 1
             for hold in starts[step.index]:
-                owners[hold.block][hold.life] = self.used(hold.place, self._found(hold))
+                owners[hold.block][hold.life] = self.at_start(hold)
                 tables += 1
             for (block, life_index), used in cells.items():
                 owners[block][life_index] = used
