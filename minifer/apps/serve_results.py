@@ -189,6 +189,9 @@ def parse_slo(words: Sequence[str]) -> dict[str, float]:
     return found
 
 
+WIDE = 140
+"""Columns of a table that goes to a file."""
+
 COLUMNS = ("rate", "sent", "done", "req/s", "out tok/s", "TTFT p50", "p99", "ITL p50", "p99", "TPOT p50", "p99",
            "E2EL p50", "goodput")  # fmt: skip
 
@@ -198,9 +201,10 @@ def cells(result: Mapping[str, Any]) -> list[str]:
     spread = ["ttft", "itl", "tpot"]
     times = [result.get(f"{what}_{name}_ms") for name in spread for what in ("median", "p99")]
     done = f"{result['completed']}" + (f" ({result['failed']} failed)" if result["failed"] else "")
+    realised = result["realised_request_rate"] if result["request_rate"] != "inf" else None
     values = [result["request_throughput"], result["output_throughput"], *times, result.get("median_e2el_ms"),
               result["request_goodput"]]  # fmt: skip
-    return [str(result["request_rate"]), _cell(result["realised_request_rate"]), done, *map(_cell, values)]
+    return [str(result["request_rate"]), _cell(realised), done, *map(_cell, values)]
 
 
 def _cell(value: float | None) -> str:
@@ -212,7 +216,7 @@ def print_table(rows: Sequence[tuple[str, Mapping[str, Any]]], names: str | None
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     if names is not None:
         table.add_column(names, no_wrap=True)
     for column in COLUMNS:
@@ -220,4 +224,4 @@ def print_table(rows: Sequence[tuple[str, Mapping[str, Any]]], names: str | None
     for name, result in rows:
         table.add_row(*([name] if names is not None else []), *cells(result))
     console = Console(highlight=False, markup=False)
-    console.print(table, soft_wrap=not console.is_terminal)
+    console.print(table, width=None if console.is_terminal else WIDE)

@@ -24,6 +24,9 @@ PANEL, DPI = (4.4, 3.8), 150
 INF_STEP = 2.2
 """Rate infinity is drawn at this multiple of the largest finite rate."""
 
+LOG_FROM = 3.0
+"""Latencies that differ by more than this factor stand on a logarithmic axis."""
+
 KEPT_UP = 1.05
 """A rate must be this much above the capacity for the knee to count as passed."""
 
@@ -68,7 +71,8 @@ def draw(series: Mapping[str, Points], path: Path, caption: str = "") -> Path | 
         _latency(tokens, series, "tpot", "Time per output token, one value per request")
         _latency(whole, series, "e2el", "Whole answer")
         for ax in (rate, first, tokens, whole):
-            _rate_axis(ax, series)
+            _rate_axis(ax, series, labelled=ax is rate)
+        _legend(figure, series)
         if caption:
             figure.supxlabel(caption, fontsize=8, color="#444444")
         figure.savefig(path, format="png")
@@ -96,33 +100,52 @@ def _throughput(ax: "Axes", series: Mapping[str, Points]) -> None:
     for (name, points), (color, marker, dash) in zip(series.items(), STYLES * len(series), strict=False):
         ax.plot(*_xy(points, "output_throughput", inf_at), marker + dash, color=color, label=name)
     ax.set(ylabel="output tokens per second", ylim=(0, None), title="Throughput")
-    if len(series) > 1:
-        ax.legend(loc="best")
 
 
 def _latency(ax: "Axes", series: Mapping[str, Points], metric: str, title: str) -> None:
-    """The median as a line, up to the 99th percentile as a thin line with its own marker."""
+    """The median with filled markers, the 99th percentile with hollow ones."""
     _, inf_at = _places(series)
-    for (name, points), (color, marker, dash) in zip(series.items(), STYLES * len(series), strict=False):
-        who = f"{name}, " if len(series) > 1 else ""
+    shown: list[float] = []
+    for (_, points), (color, marker, dash) in zip(series.items(), STYLES * len(series), strict=False):
         x, y = _xy(points, f"median_{metric}_ms", inf_at)
-        if not x:
-            continue
-        ax.plot(x, y, marker + dash, color=color, label=f"{who}median")
-        high = [p for p in points if p.get(f"p99_{metric}_ms") is not None]
-        if high:
-            x99, y99 = _xy(high, f"p99_{metric}_ms", inf_at)
-            ax.plot(x99, y99, marker + dash, color=color, linewidth=0.8, markerfacecolor="white", label=f"{who}p99")
-            if len(x99) == len(x):
-                ax.fill_between(x, y, y99, color=color, alpha=0.07, linewidth=0)
+        x99, y99 = _xy(points, f"p99_{metric}_ms", inf_at)
+        ax.plot(x, y, marker + dash, color=color)
+        ax.plot(x99, y99, marker + dash, color=color, linewidth=0.8, markerfacecolor="white")
+        if x == x99:
+            ax.fill_between(x, y, y99, color=color, alpha=0.07, linewidth=0)
+        shown += y + y99
     ax.set(ylabel="milliseconds", title=title)
-    if ax.lines:
-        ax.set_yscale("log")
-        ax.legend(loc="best")
+    if shown and max(shown) > LOG_FROM * min(shown) > 0:
+        _log_axis(ax)
+    else:
+        ax.set_ylim(0, None)
 
 
-def _rate_axis(ax: "Axes", series: Mapping[str, Points]) -> None:
+def _log_axis(ax: "Axes") -> None:
+    """A logarithmic axis whose ticks are plain numbers: 1, 2, 5, 10."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    ax.set_yscale("log")
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def _legend(figure: Any, series: Mapping[str, Points]) -> None:
+    """Who is who, once for all panels."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=color, marker=marker, linestyle=dash, label=name)
+             for name, (color, marker, dash) in zip(series, STYLES * len(series), strict=False)]  # fmt: skip
+    grey: dict[str, Any] = {"color": "#666666", "marker": "o", "linestyle": ""}
+    lines += [Line2D([], [], label="median", **grey), Line2D([], [], label="p99", markerfacecolor="white", **grey)]
+    figure.legend(handles=lines, loc="outside upper center", ncols=len(lines))
+
+
+def _rate_axis(ax: "Axes", series: Mapping[str, Points], labelled: bool) -> None:
     """Rates on a log scale with infinity behind a gap, and a line at each knee."""
+    from matplotlib.ticker import NullLocator
+
     finite, inf_at = _places(series)
     infinite = any(math.isinf(_rate(p)) for points in series.values() for p in points)
     ticks, names = list(finite), [f"{rate:g}" for rate in finite]
@@ -132,28 +155,14 @@ def _rate_axis(ax: "Axes", series: Mapping[str, Points]) -> None:
             ax.axvspan(finite[-1] * INF_STEP**0.42, finite[-1] * INF_STEP**0.58, color="#DDDDDD", linewidth=0)
     ax.set_xscale("log")
     ax.set_xticks(ticks, names)
-    ax.xaxis.set_minor_locator(_no_ticks())
+    ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel("requests per second")
     for (name, points), (color, _, dash) in zip(series.items(), STYLES * len(series), strict=False):
         at = knee(points)
-        if at is not None:
-            ax.axvline(at, color=color, linestyle=dash, linewidth=0.8, alpha=0.7)
+        if at is None:
+            continue
+        ax.axvline(at, color=color, linestyle=dash, linewidth=0.8, alpha=0.7)
+        if labelled:
             who = f"{name}: " if len(series) > 1 else ""
-            ax.annotate(
-                f"{who}knee at {at:.2g}/s",
-                (at, 1.0),
-                (2, -2),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                fontsize=7,
-                color=color,
-                rotation=90,
-                va="top",
-                ha="left",
-            )
-
-
-def _no_ticks() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
+            ax.annotate(f"{who}knee at {at:.2g}/s", (at, 0.02), (2, 0), xycoords=("data", "axes fraction"), rotation=90,
+                        textcoords="offset points", fontsize=7, color=color, va="bottom", ha="left")  # fmt: skip
