@@ -40,7 +40,7 @@ FLAGS = (
     "-fno-gnu-unique",       # or the shared arrays of two libraries in one process would be the same
     "-U_FORTIFY_SOURCE",     # it takes a jump to another stack for an attack
 )  # fmt: skip
-FAST = ("-O2",)
+FAST = ("-O1",)
 SANITIZE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined")
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
