@@ -70,7 +70,7 @@ def main() -> None:
             play(llm, known[name], io.StringIO())  # once for nothing: the first run of a shape is slower
             with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as file:
                 play(llm, known[name], file)
-            print(f"{path}: {path.stat().st_size:,} bytes")
+            sys.stdout.write(f"{path}: {path.stat().st_size:,} bytes\n")
 
 
 def play(llm: LLM, scene: Scene, file: Any) -> None:

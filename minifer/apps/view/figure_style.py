@@ -97,8 +97,9 @@ def state_legend(figure: "Figure", states: tuple[str, ...], **more: Any) -> None
     looks = [(name, STATES[name]) for name in STATES if name in states]
     handles = [Patch(facecolor=look.color, hatch=look.hatch, edgecolor=look.edge, linewidth=0.4) for _, look in looks]
     extra = more.pop("extra", {})
-    figure.legend([*handles, *extra.values()], [*(name for name, _ in looks), *extra], loc="outside upper right",
-                  ncols=len(looks) + len(extra), borderaxespad=0.1, handlelength=1.8, columnspacing=1.4, **more)  # fmt: skip
+    names = [*(name for name, _ in looks), *extra]
+    figure.legend([*handles, *extra.values()], names, loc="outside upper right",
+                  ncols=len(looks) + len(extra), borderaxespad=0.1, handlelength=1.8, **more)  # fmt: skip
 
 
 def bracket(

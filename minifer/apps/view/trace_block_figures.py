@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 from minifer.apps.numerals import megabytes
 from minifer.apps.view import trace_data
 from minifer.apps.view.figure_style import (
-    BLACK, BLUE, FREE, GREY, LIGHT, SKY, VERMILION, caption, new_figure, owner_color, style,
-)  # fmt: skip
+    BLACK,
+    BLUE,
+    FREE,
+    GREY,
+    LIGHT,
+    SKY,
+    VERMILION,
+    caption,
+    new_figure,
+    owner_color,
+    style,
+)
 from minifer.apps.view.trace_data import Data
 from minifer.apps.view.trace_model import Trace
 

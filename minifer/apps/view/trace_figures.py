@@ -11,13 +11,26 @@ Each takes a recorded run and returns a matplotlib figure; what it shows are the
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from minifer.apps.numerals import three
 from minifer.apps.view import trace_data
 from minifer.apps.view.figure_style import (
-    BLACK, BLUE, FREE, GREY, LIGHT, ORANGE, VERMILION, bar, bracket, caption, new_figure, state_legend, style,
-)  # fmt: skip
+    BLACK,
+    BLUE,
+    FREE,
+    GREY,
+    LIGHT,
+    ORANGE,
+    VERMILION,
+    bar,
+    bracket,
+    caption,
+    new_figure,
+    state_legend,
+    style,
+)
 from minifer.apps.view.trace_data import Data
 from minifer.apps.view.trace_model import Trace
 
@@ -114,6 +127,7 @@ def draw_requests(ax: "Axes", data: Data) -> None:
             bar(ax, part["state"], place, part["start"], part["end"], 0.62 if few else 1.0)
         if few:
             ax.vlines(row["tokens"], place - 0.31, place + 0.31, color=BLACK, linewidth=0.5)
+        if few and row["preempted"]:
             ax.plot(row["preempted"], [place] * len(row["preempted"]), "X", color=VERMILION, markeredgecolor="black",
                     markersize=6, clip_on=False, zorder=5)  # fmt: skip
     ax.set(
@@ -146,7 +160,7 @@ def _latency_states(data: Data) -> set[str]:
 
 def draw_latency(ax: "Axes", data: Data) -> None:
     """The line of one request. Tokens have their text below, where the trace knows it and there is room."""
-    ax.set(yticks=[], ylim=(-1.25, 1.5), xlabel="milliseconds since the request arrived")
+    ax.set(yticks=[], ylim=(-1.45, 1.5), xlabel="milliseconds since the request arrived")
     ax.spines[["left"]].set_visible(False)
     if not data["tokens"]:
         ax.annotate("no token came out", (0.5, 0.5), xycoords="axes fraction", ha="center")
@@ -154,7 +168,7 @@ def draw_latency(ax: "Axes", data: Data) -> None:
     times = [token["time"] for token in data["tokens"]]
     bar(ax, "waiting", 0, 0, data["queue"])
     bar(ax, "prefill", 0, data["queue"], times[0])
-    for start, end in zip(times, times[1:], strict=False):
+    for start, end in pairwise(times):
         bar(ax, "decode", 0, start, end)
     ax.vlines(times, -0.42, 0.42, color=BLACK, linewidth=0.7)
     bracket(ax, 0, times[0], 0.72, f"TTFT {three(data['ttft'])} ms")
@@ -168,7 +182,7 @@ def draw_latency(ax: "Axes", data: Data) -> None:
 def _itl_brackets(ax: "Axes", data: Data, times: list[float]) -> None:
     """A bracket for each gap where they can be told apart, one name for all; the worst gap if it stands out."""
     gaps, median = data["itl"], data["median_itl"]
-    for start, end in zip(times, times[1:], strict=False):
+    for start, end in pairwise(times):
         inset = min(0.12 * (end - start), 1.5)
         ax.plot([start + inset] * 2 + [end - inset] * 2, [0.56, 0.66, 0.66, 0.56], color=BLACK, linewidth=0.8)
     middle = (times[0] + times[-1]) / 2
@@ -230,7 +244,7 @@ def draw_queue(ax: "Axes", data: Data) -> None:
                 markeredgecolor="black", markersize=6, label="preempted", zorder=5)  # fmt: skip
     most = max((max(row["running"], row["waiting"]) for row in rows), default=1)
     ax.set(ylabel="requests", ylim=(0, 1.5 * most or 1), xlim=(0, edges[-1] if edges else 1))
-    ax.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[attr-defined]
+    ax.locator_params(axis="y", integer=True)
     ax.legend(loc="upper right", ncols=3)
 
 
