@@ -214,4 +214,4 @@ class Report:
 def remarks(points: Sequence[dict[str, Any]]) -> list[str]:
     """The warnings of all points, each with its rate if there are several."""
     many = len(points) > 1
-    return [(f"rate {p['request_rate']}: " if many else "") + words for p in points for words in p["warnings"]]
+    return [(f"rate {results.rate_word(p)}: " if many else "") + words for p in points for words in p["warnings"]]

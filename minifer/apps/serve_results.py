@@ -204,11 +204,16 @@ def cells(result: Mapping[str, Any]) -> list[str]:
     realised = result["realised_request_rate"] if result["request_rate"] != "inf" else None
     values = [result["request_throughput"], result["output_throughput"], *times, result.get("median_e2el_ms"),
               result["request_goodput"]]  # fmt: skip
-    return [str(result["request_rate"]), _cell(realised), done, *map(_cell, values)]
+    return [rate_word(result), _cell(realised), done, *map(_cell, values)]
 
 
 def _cell(value: float | None) -> str:
     return "-" if value is None else three(value)
+
+
+def rate_word(result: Mapping[str, Any]) -> str:
+    """The rate of a result as people write it: 0.5, 2, inf."""
+    return f"{float(result['request_rate']):g}"
 
 
 def print_table(rows: Sequence[tuple[str, Mapping[str, Any]]], names: str | None = None) -> None:

@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-STYLES = (("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "D", "-."), ("#CC79A7", "^", ":"),
-          ("#E69F00", "v", "-"), ("#56B4E9", "P", "--"))  # fmt: skip
+STYLES: tuple[tuple[str, str, Any], ...] = (
+    ("#0072B2", "o", "-"),
+    ("#D55E00", "s", "--"),
+    ("#009E73", "D", "-."),
+    ("#CC79A7", "^", ":"),
+    ("#E69F00", "v", "-"),
+    ("#56B4E9", "P", "--"),
+)
 PANEL, DPI = (4.4, 3.8), 150
 INF_STEP = 2.2
 """Rate infinity is drawn at this multiple of the largest finite rate."""
