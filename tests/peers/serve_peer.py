@@ -77,8 +77,10 @@ def llama_cpp(manifest: dict[str, Any], model: Path, args: argparse.Namespace) -
 def vllm(manifest: dict[str, Any], model: Path, args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     """`vllm serve`: OpenAI's API."""
     command = [manifest["vllm"], "serve", str(model), "--served-model-name", args.model, "--host", "127.0.0.1",
-               "--port", str(args.port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]  # fmt: skip
-    cores = sorted(os.sched_getaffinity(0))[: args.threads] if hasattr(os, "sched_getaffinity") else range(args.threads)
+               "--port", str(args.port), "--dtype", "float32", "--enforce-eager",
+               "--max-model-len", "2048"]  # fmt: skip
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = sorted(usable)[: args.threads]
     environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
                    "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}  # fmt: skip
     return command, environment

@@ -1,7 +1,8 @@
 """One point of a measurement: a rate, its workload, and warm-up requests that are in no figure.
 
 Every point of a sweep has prompts of its own, or the second would find the first one's in the server's prefix cache.
-Warm-up prompts belong to no point for the same reason. They are answered before the clock of the run starts, so
+Warm-up prompts belong to no point for the same reason. (A data set `custom` has the lines that it has: its prompts do
+come again, and the result says how many tokens the server had cached.) They are answered before the clock of the run starts, so
 neither the first call of a kernel nor the tail of the warm-up is in the figures.
 """
 
@@ -41,11 +42,8 @@ class Plan:
         """Requests like those of the point, all at once, with other prompts."""
         if self.num_warmups < 1:
             return []
-        shared = {"num_prompts": max(self.num_warmups, self.options.get("prefix_repetition_num_prefixes", 1))}
-        if self.options.get("dataset_name") != "prefix_repetition":
-            shared["num_prompts"] = self.num_warmups
-        found = make_workload(seed=f"{self.seed}/{point}/warm-up", **{**self.options, **shared})
-        return found[: self.num_warmups]
+        few = {"num_prompts": self.num_warmups, "prefix_repetition_num_prefixes": 1}
+        return make_workload(seed=f"{self.seed}/{point}/warm-up", **{**self.options, **few})
 
 
 def parse_rates(words: str) -> tuple[float, ...]:

@@ -222,7 +222,7 @@ class Ollama:
         return [str(model["name"]) for model in answer["models"]]
 
     def event(self, message: str) -> Event:
-        """The last object has the counts. Ollama leaves `prompt_eval_count` out where it was all cached."""
+        """The last object has the counts. Ollama leaves out a count that is 0, and `prompt_eval_count` of a prompt that it had cached."""
         found = _object(message)
         if "error" in found:
             return Event(error=_words(found["error"]))
@@ -230,7 +230,7 @@ class Ollama:
         return Event(
             text=(found.get("thinking") or "") + (found.get("response") or ""),
             prompt_tokens=found.get("prompt_eval_count"),
-            output_tokens=found.get("eval_count", 0) if done else None,
+            output_tokens=found.get("eval_count"),
             finish_reason=found.get("done_reason") or ("stop" if done else None),
             last=done,
         )
