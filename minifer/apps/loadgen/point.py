@@ -2,8 +2,8 @@
 
 Every point of a sweep has prompts of its own, or the second would find the first one's in the server's prefix cache.
 Warm-up prompts belong to no point for the same reason. (A data set `custom` has the lines that it has: its prompts do
-come again, and the result says how many tokens the server had cached.) They are answered before the clock of the run starts, so
-neither the first call of a kernel nor the tail of the warm-up is in the figures.
+come again, and the result says how many tokens the server had cached.) Warm-ups are answered before the clock of the
+run starts, so neither the first call of a kernel nor the tail of the warm-up is in the figures.
 """
 
 import asyncio

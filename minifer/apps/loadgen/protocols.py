@@ -222,7 +222,7 @@ class Ollama:
         return [str(model["name"]) for model in answer["models"]]
 
     def event(self, message: str) -> Event:
-        """The last object has the counts. Ollama leaves out a count that is 0, and `prompt_eval_count` of a prompt that it had cached."""
+        """The last object has the counts, except those that are 0, and `prompt_eval_count` of a prompt in the cache."""
         found = _object(message)
         if "error" in found:
             return Event(error=_words(found["error"]))
