@@ -21,8 +21,8 @@ _PATTERN = re.compile(r"auto|cpu|strict|cuda(?::(\d+))?")
 class Device:
     """One place for arrays.
 
-    `name` is `cpu`, `cuda:N` or `strict`; `xp` is `numpy` or `cupy`. The three methods are the only transfers there
-    are, so that whoever searches for one of their names has found every copy between host and device.
+    `name` is `cpu`, `cuda:N` or `strict`; `xp` is `numpy`, `cupy` or what stands for it. The three methods are the only
+    transfers of the core, so that whoever searches for one of their names has found them all.
     """
 
     name: str
@@ -58,7 +58,8 @@ def why_no_gpu() -> str | None:
 def select_device(name: str = "auto") -> Device:
     """The device called `name`: `auto`, `cpu`, `cuda`, `cuda:N` or `strict`.
 
-    Raises UsageError for any other name and DeviceError, with the reason, where the device is not to be had.
+    `strict` is a stand-in for CuPy on machines without a GPU. Raises UsageError for any other name and DeviceError,
+    with the reason, where the device is not to be had.
 
     >>> select_device("cpu").name
     'cpu'
@@ -67,10 +68,19 @@ def select_device(name: str = "auto") -> Device:
     if match is None:
         raise UsageError(f"unknown device {name!r}: use auto, cpu, cuda, cuda:N or strict")
     if name == "strict":
-        raise DeviceError("the device 'strict' (a stand-in for CuPy) is not part of this version: use cpu")
+        return Device("strict", _strict_module())
     if name == "cpu" or (name == "auto" and why_no_gpu() is not None):
         return Device("cpu", np)
     return _cuda_device(int(match[1] or 0))
+
+
+def _strict_module() -> ModuleType:
+    """The stand-in lies among the tools for testing, above everything that may import it. So it is no import here: it
+    is looked for by name when somebody asks for it, and its absence is an error like that of a GPU."""
+    try:
+        return importlib.import_module(".apps.testing.strict_cupy", "minifer").xp
+    except ImportError as error:
+        raise DeviceError(f"the device 'strict' (a stand-in for CuPy) is not to be had here: {error}") from error
 
 
 def _cuda_device(index: int) -> Device:

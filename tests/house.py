@@ -39,7 +39,14 @@ LAYERS = (
 PURE_PYTHON = ("kv_cache/pool.py", "kv_cache/prefix.py", "scheduler", "metrics.py", "trace.py", "clock.py", "errors.py")
 
 #: The rooms that are loaded on demand, and only by `ops/__init__.py`.
-FAST_ROOMS = ("minifer.ops.cpu", "minifer.ops.ranks", "minifer.ops.cuda")
+FAST_ROOMS = (
+    "minifer.ops.cpu",
+    "minifer.ops.ranks",
+    "minifer.ops.cuda",
+    "minifer.ops.cuda_decode",
+    "minifer.ops.cuda_launch",
+    "minifer.ops.cuda_memory",
+)
 
 
 @dataclass(frozen=True)
@@ -78,12 +85,16 @@ BUDGETS = (
             "ops/cpu.py",
             "ops/ranks.py",
             "ops/cuda.py",
+            "ops/cuda_decode.py",
+            "ops/cuda_launch.py",
+            "ops/cuda_memory.py",
             "__main__.py",
         ),
     ),
     Budget("cpu room", 600, ("ops/cpu.py",)),
     Budget("its processes", 300, ("ops/ranks.py",)),
-    Budget("cuda room", 600, ("ops/cuda.py",)),
+    Budget("cuda room", 600, ("ops/cuda.py", "ops/cuda_decode.py")),
+    Budget("its launches and memory", 300, ("ops/cuda_launch.py", "ops/cuda_memory.py")),
 )
 
 #: Someone who reads only these, in this order, has understood inference.

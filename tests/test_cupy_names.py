@@ -14,12 +14,12 @@ import pytest
 SHARED = ("ops/reference.py", "model/transformer.py", "kv_cache/store.py")
 
 #: The files that speak to CuPy itself: `np.` there is NumPy.
-FOR_CUPY = ("device.py", "roofline/cuda.py", "ops/cuda.py", "apps/bench_gpu*.py", "apps/testing/on_gpu*.py")
+FOR_CUPY = ("device.py", "roofline/cuda.py", "ops/cuda*.py", "apps/bench_gpu*.py", "apps/testing/on_gpu*.py")
 FILES = SHARED + tuple(
     sorted(p.relative_to(house.PACKAGE).as_posix() for g in FOR_CUPY for p in house.PACKAGE.glob(g))
 )  # fmt: skip
 
-DATA = house.ROOT / "tests" / "data"
+DATA = house.PACKAGE / "apps" / "testing"  # there, since the strict stand-in for CuPy reads them too
 CUPY = set((DATA / "cupy_names.txt").read_text(encoding="utf-8").splitlines()[1:])
 KEYWORDS = {
     name: set(words)

@@ -13,14 +13,14 @@ the caller knows; `cuda.py` allocates every buffer for the sizes it passes.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minifer.errors import DeviceError, UnsupportedError, UsageError
+from minifer.errors import DeviceError, InvariantError, UnsupportedError, UsageError
 
 KERNELS = Path(__file__).parent / "kernels"
 
@@ -102,3 +102,75 @@ def signatures(source: str) -> dict[str, tuple[Parameter, ...]]:
         matches = [_PARAMETER.fullmatch(" ".join(text.split())) for text in inside.split(",")]
         found[name] = tuple(Parameter(m[4], m[2].strip(), bool(m[3]), bool(m[1])) for m in matches if m)
     return found
+
+
+_TYPES = {"float": "float32", "double": "float64", "int": "int32", "unsigned long long": "uint64"}
+
+
+class Kernels:
+    """The compiled kernels of one model, and the only way in which the room launches them.
+
+    `launches` counts them, so that a test can hold the number against what a step is allowed.
+    """
+
+    def __init__(self, xp: Any, dtype: str, head_dim: int, group: int) -> None:
+        """Compile everything at once: a kernel that does not compile is an error now and not in the middle of a step.
+
+        Raises DeviceError with the compiler's first complaint.
+        """
+        source = kernel_source(dtype, head_dim, group)
+        module = xp.RawModule(code=source, options=("-std=c++17",))
+        try:
+            module.compile()
+        except Exception as error:  # CuPy's CompileException, which cannot be named without CuPy
+            if isinstance(error, DeviceError):
+                raise
+            raise DeviceError(f"the GPU kernels do not compile for {dtype}: {_first_complaint(error)}") from error
+        types: dict[str, Any] = {**_TYPES, "act_t": act_dtype(dtype)}
+        self._array = xp.ndarray
+        self._kernels = {
+            name: (module.get_function(name), tuple(_checker(name, p, np.dtype(types[p.type])) for p in parameters))
+            for name, parameters in signatures(source).items()
+        }
+        self.launches = 0
+
+    def __call__(self, name: str, grid: tuple[int, ...], threads: int, *args: Any) -> None:
+        """Launch `name` over a grid of blocks of `threads` threads on the current stream.
+
+        `args` are device arrays, None for a null pointer, and Python numbers. Raises InvariantError for what does not
+        fit the kernel's signature: a bug of the caller.
+        """
+        function, checkers = self._kernels[name]
+        if len(args) != len(checkers):
+            raise InvariantError(f"{name} takes {len(checkers)} arguments, not {len(args)}")
+        checked = tuple([check(value, self._array) for check, value in zip(checkers, args, strict=True)])
+        self.launches += 1
+        function(grid, (threads,), checked)
+
+
+def _checker(kernel: str, parameter: Parameter, dtype: np.dtype) -> Callable[[Any, type], Any]:
+    """What turns one Python value into what the kernel may be given, or raises."""
+    what = f"{kernel}: {parameter.name}"
+
+    def number(value: Any, array: type) -> Any:
+        if isinstance(value, array) or not np.isscalar(value):
+            raise InvariantError(f"{what} is a number, not {type(value).__name__}")
+        return dtype.type(value)
+
+    def address(value: Any, array: type) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, array):
+            raise InvariantError(f"{what} is an array on the device, not {type(value).__name__}")
+        if value.dtype != dtype or not value.flags.c_contiguous or not value.size:
+            raise InvariantError(
+                f"{what} is a contiguous {dtype} array, not {value.dtype}, shape {value.shape}, strides {value.strides}"
+            )
+        return value
+
+    return address if parameter.is_pointer else number
+
+
+def _first_complaint(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else type(error).__name__)

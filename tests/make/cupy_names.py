@@ -1,4 +1,4 @@
-"""Write `tests/data/cupy_names.txt` and `cupy_keywords.txt`: what CuPy 13 and CuPy 14 both have.
+"""Write `cupy_names.txt` and `cupy_keywords.txt` of `minifer/apps/testing/`: what CuPy 13 and CuPy 14 both have.
 
 Code for a GPU is tested on machines that rarely have one. CuPy can be imported without a driver, though, and then names
 and parameters can be compared. Each version is asked in an environment of its own, then the answers are merged:
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).resolve().parent.parent / "data"
+DATA = Path(__file__).resolve().parents[2] / "minifer" / "apps" / "testing"
 CLASSES = ("ndarray", "RawModule", "RawKernel", "cuda.Stream", "cuda.Event", "cuda.Graph", "cuda.Device",
            "cuda.MemoryPool", "cuda.PinnedMemoryPool", "cuda.MemoryPointer", "cuda.Function")  # fmt: skip
 MODULES = ("", "cuda", "cuda.runtime", "random")  # cuda.cublas needs NVIDIA's library, which is not there
