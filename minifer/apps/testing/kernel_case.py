@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from minifer.apps.testing.kernel_sources import Build
+from minifer.errors import InvariantError
 
 EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 """Half a unit in the last place, relative."""
 
 FLOAT_SUMS = 3e-5
 UNSET = -77
-GUARD_BYTES = 512
+GUARD_BYTES = 4096
 
 Launcher = Callable[["Launch", Sequence[Any]], Any]
 
@@ -104,6 +105,17 @@ def guarded(array: np.ndarray) -> np.ndarray:
     inner = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     inner[...] = array
     return inner
+
+
+def unharmed(array: np.ndarray) -> np.ndarray:
+    """The array that `guarded` made. Raises InvariantError if something was written beside it."""
+    raw = array
+    while raw.base is not None:
+        raw = raw.base
+    start = array.ctypes.data - raw.ctypes.data
+    if not ((raw[:start] == 0xFF).all() and (raw[start + array.nbytes :] == 0xFF).all()):
+        raise InvariantError("the kernel wrote beside an array")
+    return array
 
 
 def run(case: Case, launcher: Launcher, place: Callable[[np.ndarray], Any], fetch: Callable[[Any], np.ndarray]) -> Any:

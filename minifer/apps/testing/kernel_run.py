@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from minifer.apps.testing import kernel_case
-from minifer.apps.testing.kernel_case import Case, Launch, Outcome, guarded
+from minifer.apps.testing.kernel_case import Case, Launch, Outcome, guarded, unharmed
 from minifer.apps.testing.kernel_cpu import BarrierSite, CpuKernels, LaunchReport, compile_kernels
-from minifer.apps.testing.kernel_sources import Build, compile_file, file_of, kernel_files
+from minifer.apps.testing.kernel_sources import Build, assemble, compile_file, file_of
 from minifer.ops.cuda_launch import kernel_source
 
 
@@ -39,22 +39,28 @@ def run_on_cpu(
         library = kernels[launch.kernel] if kernels else all_kernels(case.build)
         return library.launch(launch.kernel, launch.grid, launch.block, args, seed=seed, drop=drop)
 
-    outcomes, reports = kernel_case.run(case, launcher, guarded, np.asarray)
+    outcomes, reports = kernel_case.run(case, launcher, guarded, unharmed)
     return outcomes, reports
 
 
-def run_on_device(case: Case, xp: Any) -> list[Outcome]:
-    """Run a case through `xp`, which is CuPy or behaves like it: one RawModule, arrays copied there and back."""
-    module = xp.RawModule(
-        code=kernel_source(case.build.dtype, case.build.head_dim, case.build.group), options=("-std=c++17",)
-    )
+def run_on_device(case: Case, xp: Any, files: Mapping[str, str] | None = None) -> list[Outcome]:
+    """Run a case through `xp`, which is CuPy or behaves like it. Without `files`, all kernels are one module."""
+    modules = {launch.kernel: _module(launch.kernel, case.build, xp, files) for launch in case.launches}
 
     def launcher(launch: Launch, args: Sequence[Any]) -> None:
-        function = module.get_function(launch.kernel)
+        function = modules[launch.kernel].get_function(launch.kernel)
         function(launch.grid, launch.block, tuple(_as_argument(a) for a in args))
 
     outcomes, _ = kernel_case.run(case, launcher, xp.asarray, lambda array: array.get())
     return outcomes
+
+
+def _module(kernel: str, build: Build, xp: Any, files: Mapping[str, str] | None) -> Any:
+    if files is None:
+        code = kernel_source(build.dtype, build.head_dim, build.group)
+        return xp.RawModule(code=code, options=("-std=c++17",))
+    code = assemble(file_of(kernel, files) or f"{kernel}.cu", files)
+    return xp.RawModule(code=code, options=("-std=c++17", *build.options))
 
 
 def _as_argument(value: Any) -> Any:
@@ -62,8 +68,3 @@ def _as_argument(value: Any) -> Any:
     if isinstance(value, float):
         return np.float32(value)
     return np.int32(value) if isinstance(value, int) else value
-
-
-def ours() -> dict[str, str]:
-    """The kernels' files as they are."""
-    return kernel_files()
