@@ -7,8 +7,8 @@
 //   * a __syncthreads() that not all threads of the block reach, or a *_sync() that not all lanes of its mask reach,
 //     is an error here; hardware may hang, or go on with wrong numbers;
 //   * lanes never run in lockstep, so code that relies on it breaks here, as it may on any GPU since Volta;
-//   * with a seed, the order of warps and lanes is shuffled after every barrier: where a barrier is missing, two seeds
-//     give two results;
+//   * with a seed, the order of blocks is shuffled, and that of warps and lanes after every barrier: where a barrier is
+//     missing, two seeds give two results;
 //   * shared memory starts as NaN (all bits set) in every block, never as a convenient zero.
 //
 // Not here: memory order between blocks (they run one after another), tensor cores, inline PTX, textures, flushing of
@@ -264,12 +264,14 @@ static const char* run(const unsigned* grid, const unsigned* block, size_t share
     dynamic_shared.assign((shared_bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t), {});
     kernel = &body;
     std::mt19937 random(seed);  // seed 0: threads in their natural order
-    for (unsigned z = 0; z < grid[2] && error.empty(); ++z)
-        for (unsigned y = 0; y < grid[1] && error.empty(); ++y)
-            for (unsigned x = 0; x < grid[0] && error.empty(); ++x) {
-                block_idx = {x, y, z};
-                run_block(random, seed != 0);
-            }
+    std::vector<uint64_t> order((size_t)grid[0] * grid[1] * grid[2]);  // blocks may come in any order, too
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    if (seed != 0) std::shuffle(order.begin(), order.end(), random);
+    for (uint64_t i : order) {
+        block_idx = {(unsigned)(i % grid[0]), (unsigned)(i / grid[0] % grid[1]), (unsigned)(i / grid[0] / grid[1])};
+        run_block(random, seed != 0);
+        if (!error.empty()) break;
+    }
     return error.c_str();
 }
 
