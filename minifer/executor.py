@@ -34,10 +34,22 @@ class ModelExecutor:
         self.store.copy_blocks(plan.copies)
         if not plan.seqs:
             return StepResult()
-        batch = batch_of(plan.seqs, self.device)
-        logits = self.device.to_host(forward(self.weights, batch, self.store, self.ops))
-        sampling = [seq for seq in plan.seqs if seq.samples]
-        return StepResult(tuple(_sampled(requests[s.request_id], row) for s, row in zip(sampling, logits, strict=True)))
+        asked = [requests[seq.request_id] for seq in plan.seqs if seq.samples]
+        if (result := self._by_room("decode", asked, self.weights, plan.seqs, self.store)) is not None:
+            return result
+        logits = forward(self.weights, batch_of(plan.seqs, self.device), self.store, self.ops)
+        if (result := self._by_room("sample", asked, logits)) is not None:
+            return result
+        rows = self.device.to_host(logits)
+        return StepResult(tuple(sampled(request, row) for request, row in zip(asked, rows, strict=True)))
+
+    def _by_room(self, method: str, asked: list[Request], *args: Any) -> StepResult | None:
+        """The tokens, if the room offers this method and can choose all of them by itself (see `ops/cuda.py`)."""
+        if not hasattr(self.ops, method):
+            return None
+        draws = [(r.params, sequence_seed(r.params.seed or 0, r.index), len(r.token_ids)) for r in asked]
+        chosen = getattr(self.ops, method)(*args, draws)
+        return None if chosen is None else StepResult(tuple(map(_reported, asked, chosen)))
 
 
 def batch_of(seqs: tuple[ScheduledSeq, ...], device: Device) -> Batch:
@@ -62,7 +74,7 @@ def _index(device: Device, values: list[int]) -> Any:
     return device.asarray(np.array(values, dtype=np.int64))
 
 
-def _sampled(request: Request, logits: np.ndarray) -> SeqResult:
+def sampled(request: Request, logits: np.ndarray) -> SeqResult:
     """The next token of one request from its row of logits `[V]`, or the error that ends it."""
     seed = sequence_seed(request.params.seed or 0, request.index)
     try:
@@ -77,6 +89,11 @@ def _sampled(request: Request, logits: np.ndarray) -> SeqResult:
     except NumericsError as error:
         return SeqResult(request.id, error=str(error))
     return SeqResult(request.id, chosen.token_id, chosen.logprob, chosen.top)
+
+
+def _reported(request: Request, chosen: tuple[int, float]) -> SeqResult:
+    token, logprob = chosen
+    return SeqResult(request.id, token, logprob) if token >= 0 else SeqResult(request.id, error="no usable logits")
 
 
 def sequence_seed(seed: int, index: int) -> int:
