@@ -117,8 +117,9 @@ class LLM:
     """A model with an engine around it.
 
     `model` is a known name, a folder, a .gguf file, `tiny`, or `random:<name>`; `device` is `auto`, `cpu`, `cuda[:N]`
-    or `strict`; `room` forces `reference` or a fast room. The other options have vLLM's names and meanings; by default
-    the cache takes `KV_BUDGET_BYTES`, and a request may be as long as the model's context or the cache allows.
+    or `strict`; `room` forces `reference` or a fast room; `dtype` is float32 except on a GPU, where `auto` is bfloat16.
+    The other options have vLLM's names and meanings; by default the cache takes `KV_BUDGET_BYTES`, and a request may be
+    as long as the model's context or the cache allows.
     Raises the errors of `load_model`, DeviceError, and UsageError for limits that contradict each other.
     """
 
@@ -128,7 +129,7 @@ class LLM:
         *,
         device: str = "auto",
         room: str | None = None,
-        dtype: str = "float32",
+        dtype: str = "auto",
         num_blocks: int | None = None,
         block_size: int = 16,
         max_num_seqs: int = 8,
@@ -144,9 +145,13 @@ class LLM:
         room_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Load everything; nothing is downloaded or computed before the arguments have been checked."""
-        if dtype != "float32":
-            raise UnsupportedError(f"dtype {dtype!r} is not supported on this device: only float32")
         self.device = select_device(device)
+        room = room or ops.default_room(self.device)
+        room_options = dict(room_options or {})
+        if room == "cuda":
+            room_options["dtype"] = "bfloat16" if dtype == "auto" else dtype
+        elif dtype not in ("auto", "float32"):
+            raise UnsupportedError(f"dtype {dtype!r} is not supported by the room {room!r}: only float32")
         loaded = load_model(model, download=download, progress=progress)
         self.name, self.config = loaded.name, loaded.config
         self.tokenizer = Tokenizer.from_pretrained(loaded.tokenizer_path) if loaded.tokenizer_path else None
@@ -160,8 +165,9 @@ class LLM:
             enable_prefix_caching=enable_prefix_caching,
             enable_chunked_prefill=enable_chunked_prefill,
         )
-        room = room or ops.default_room(self.device)
-        self.ops = ops.open_room(room, self.config, self.device, meter, **(room_options or {}))
+        self.ops = ops.open_room(room, self.config, self.device, meter, **room_options)
+        if hasattr(self.ops, "reserve"):  # a device whose memory ends: say so before anything is loaded onto it
+            self.ops.reserve(loaded.weights.num_parameters, self.limits)
         self.weights = self.ops.prepare(loaded.weights)
         self.store = self.ops.new_store(self.limits.num_blocks, block_size)
         self.clock = clock or MonotonicClock()

@@ -20,7 +20,9 @@ def add_model_options(parser: argparse.ArgumentParser, default: str | None = Non
     else:
         parser.add_argument("--model", default=default, metavar="MODEL", help=f"{what} (default {default})")
     group = parser.add_argument_group("engine")
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default auto)")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or strict (default auto)")
+    group.add_argument("--dtype", help="on a GPU: bfloat16 (the default), float16 or float32")
+    group.add_argument("--no-graph", action="store_true", help="on a GPU: launch the kernels of a step one by one")
     group.add_argument("--max-model-len", type=int, metavar="N", help="longest prompt and answer together, in tokens")
     group.add_argument("--num-blocks", type=int, metavar="N", help="blocks of the KV cache")
     group.add_argument("--block-size", type=int, metavar="N", help="tokens in a block")
@@ -61,15 +63,21 @@ def sampling_params(args: argparse.Namespace) -> "SamplingParams":
 
 def open_model(args: argparse.Namespace, model: str | None = None) -> "LLM":
     """Load the model, fetching it first if it has to be, with progress bars on stderr."""
+    from minifer.device import select_device
     from minifer.llm import LLM
 
     engine = {n: v for n in ENGINE_OPTIONS if (v := getattr(args, n, None)) is not None}
+    if getattr(args, "no_graph", False):
+        if select_device(args.device).name == "cpu":
+            raise UsageError("--no-graph is about CUDA graphs, and this runs on the CPU: leave it out")
+        engine["room_options"] = {"graphs": False}
     with ProgressBars() as bars:
         return LLM(model or args.model, progress=bars.update, **engine)
 
 
 ENGINE_OPTIONS = (
     "device",
+    "dtype",
     "max_model_len",
     "num_blocks",
     "block_size",

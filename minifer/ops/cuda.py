@@ -313,6 +313,8 @@ class Ops:
         return self._added(x.total, gated, layer.down, None, step)
 
     def _logits(self, x: Residual, weights: Prepared, rows: Any, count: int) -> Any:
+        if count == 0:  # chunks of prompts only
+            return self._arena.rows("logits", 0)
         c, space = self.config, _rows_for(count)
         normed, logits = self._arena.rows("normed", space), self._arena.rows("logits", space)
         self.kernels(

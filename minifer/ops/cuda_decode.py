@@ -189,6 +189,8 @@ class LooseSampler:
     def sample(self, logits: Any, draws: Sequence[Any]) -> list[tuple[int, float]]:
         """Choose a token from each row of `logits [R, V]` and wait for it: `(token, logprob)` per row."""
         rows = len(logits)
+        if rows == 0:
+            return []
         if self._state is None or len(self._state.host["tokens"]) < rows:
             self._state = Mirror(self._xp, rows, STATE_FIELDS | SAMPLER_FIELDS, 1)
         state, greedy = self._state, all(params.greedy for params, _, _ in draws)

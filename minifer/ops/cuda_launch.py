@@ -148,16 +148,16 @@ class Kernels:
         function(grid, (threads,), checked)
 
 
-def _checker(kernel: str, parameter: Parameter, dtype: np.dtype) -> Callable[[Any, type], Any]:
+def _checker(kernel: str, parameter: Parameter, dtype: np.dtype) -> Callable[[Any, Any], Any]:
     """What turns one Python value into what the kernel may be given, or raises."""
     what = f"{kernel}: {parameter.name}"
 
-    def number(value: Any, array: type) -> Any:
+    def number(value: Any, array: Any) -> Any:
         if isinstance(value, array) or not np.isscalar(value):
             raise InvariantError(f"{what} is a number, not {type(value).__name__}")
         return dtype.type(value)
 
-    def address(value: Any, array: type) -> Any:
+    def address(value: Any, array: Any) -> Any:
         if value is None:
             return None
         if not isinstance(value, array):
