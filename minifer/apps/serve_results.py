@@ -13,6 +13,7 @@ Percentiles interpolate linearly, as NumPy's do.
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -191,6 +192,8 @@ def parse_slo(words: Sequence[str]) -> dict[str, float]:
 
 WIDE = 140
 """Columns of a table that goes to a file."""
+FITS, FIRST_TO_GO = 100, ("sent", "ITL", "E2EL")
+"""A terminal with fewer columns is shown fewer of the table's."""
 
 COLUMNS = ("rate", "sent", "done", "req/s", "out tok/s", "TTFT p50", "p99", "ITL p50", "p99", "TPOT p50", "p99",
            "E2EL p50", "goodput")  # fmt: skip
@@ -221,12 +224,15 @@ def print_table(rows: Sequence[tuple[str, Mapping[str, Any]]], names: str | None
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE)
+    shown = [i for i in range(len(COLUMNS)) if console.width >= FITS or COLUMNS[i].split()[0] not in FIRST_TO_GO]
+    shown = [i for i in shown if i - 1 in shown or COLUMNS[i] != "p99"]  # a p99 goes with its p50
     table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     if names is not None:
         table.add_column(names, no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
+    for i in shown:
+        table.add_column(COLUMNS[i], justify="right")
     for name, result in rows:
-        table.add_row(*([name] if names is not None else []), *cells(result))
-    console = Console(highlight=False, markup=False)
-    console.print(table, width=None if console.is_terminal else WIDE)
+        values = cells(result)
+        table.add_row(*([name] if names is not None else []), *(values[i] for i in shown))
+    console.print(table)

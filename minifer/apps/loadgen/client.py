@@ -33,7 +33,7 @@ class Server:
         """Send one request and note every event of its answer in `record`. Raises WireError where it breaks off."""
         body = json.dumps(self.api.payload(arrival, ask)).encode()
         path = self.endpoint or self.api.path
-        reader = _Reader(self.api, record)
+        reader = EventReader(self.api, record)
         record.sent = now()  # not the time that preparing the body took
         head = await exchange(self.address, "POST", path, body, self.headers, reader.feed, now)
         reader.end(head.status, now())
@@ -77,7 +77,7 @@ class Server:
         return sum(map(float, found)) if found else None
 
 
-class _Reader:
+class EventReader:
     """From the bytes of a body to the events of a record."""
 
     def __init__(self, api: Api, record: Record) -> None:
@@ -86,6 +86,7 @@ class _Reader:
         self._raw, self._last = b"", False
 
     def feed(self, data: bytes, time: float) -> None:
+        """Take bytes that arrived at a time, in seconds on the record's clock."""
         if len(self._raw) < 500:
             self._raw += data  # the words of an error that is no stream
         for line in self._lines.feed(data):
