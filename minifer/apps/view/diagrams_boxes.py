@@ -40,8 +40,8 @@ def draw_paged(data: Data) -> "Figure":
     ax.annotate("Block tables, \u201clogical: physical\u201d", (0.1, 5.75), va="top", fontsize=9)
     ax.annotate(f"The pool: {len(data['pool'])} blocks of {size} slots", (7.35, 5.75), va="top", fontsize=9)
     words = (f"Dark edge: {shared} blocks with the same system prompt are in {len(names)} tables and in memory once. "
-             f"Pale: held, not yet written.\nToken {size * len(data['tables'][victim])} of {victim} (the first is 0) has "
-             f"no block and the pool is full: in the next step {victim} gives its blocks back.")  # fmt: skip
+             f"Pale: held, not yet written.\nToken {size * len(data['tables'][victim])} of {victim} (the first is 0) "
+             f"has no block and the pool is full: in the next step {victim} gives its blocks back.")  # fmt: skip
     ax.annotate(words, (0.1, -0.7), fontsize=7.5, color=GREY, va="bottom")
     return figure
 

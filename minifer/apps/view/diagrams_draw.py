@@ -4,7 +4,7 @@ The other two files are `diagrams_boxes.py` (block tables, architecture) and `ro
 given the numbers of `diagrams_data.py`, and draws nothing else.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minifer.apps.numerals import megabytes, three
 from minifer.apps.view.figure_style import (
@@ -65,21 +65,24 @@ def _draw_states(ax: "Axes", counts: Data) -> None:
 
 
 def _box(ax: "Axes", name: str, x: float, y: float, width: float) -> None:
+    """A state; running has its two phases in it."""
+    _rounded(ax, x - width / 2, y - 0.36, width, 0.72, facecolor="white", linewidth=1)
+    if name != "running":
+        ax.annotate(name, (x, y), ha="center", va="center", fontsize=9)
+        return
+    ax.annotate("running: has a seat and blocks", (x, y + 0.4), ha="center", va="bottom", fontsize=8.5)
+    words = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.9}
+    for part, middle in (("prefill", x - width / 4), ("decode", x + width / 4)):
+        look, half = STATES[part], width / 4 - 0.08
+        _rounded(ax, middle - half, y - 0.24, 2 * half, 0.48, facecolor=look.color, hatch=look.hatch,
+                 edgecolor=look.edge, linewidth=0.5)  # fmt: skip
+        ax.annotate(part, (middle, y), ha="center", va="center", fontsize=8.5, bbox=words)
+
+
+def _rounded(ax: "Axes", x: float, y: float, width: float, height: float, **look: Any) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    low, height = (x - width / 2, y - 0.36), 0.72
-    ax.add_patch(FancyBboxPatch(low, width, height, "round,pad=0,rounding_size=0.12", facecolor="white", linewidth=1))
-    if name == "running":
-        for part, left in (("prefill", low[0] + 0.12), ("decode", x + 0.04)):
-            look = STATES[part]
-            inner = FancyBboxPatch((left, low[1] + 0.12), width / 2 - 0.16, height - 0.24, "round,pad=0,rounding_size=0.08",
-                                   facecolor=look.color, hatch=look.hatch, edgecolor=look.edge, linewidth=0.5)  # fmt: skip
-            ax.add_patch(inner)
-            words = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.9}
-            ax.annotate(part, (left + width / 4 - 0.08, y), ha="center", va="center", fontsize=8.5, bbox=words)
-        ax.annotate("running: has a seat and blocks", (x, y + 0.4), ha="center", va="bottom", fontsize=8.5)
-    else:
-        ax.annotate(name, (x, y), ha="center", va="center", fontsize=9)
+    ax.add_patch(FancyBboxPatch((x, y), width, height, "round,pad=0,rounding_size=0.1", **look))
 
 
 def draw_kv_growth(data: Data) -> "Figure":
@@ -144,7 +147,8 @@ def draw_chunked(data: Data) -> "Figure":
         _draw_streams(ax, run)
         steps = "one step" if run["chunks"] == 1 else f"{run['chunks']} steps"
         ax.set_title(f"Prompt of {run['prompt']} tokens in {steps} (at most {run['budget']:,} tokens each)")
-    panels[-1].set_xlabel("milliseconds since the first request arrived")
+    ends = [row["work"][-1]["end"] for run in data.values() for row in run["rows"] if row["id"] == run["long"]]
+    panels[-1].set(xlabel="milliseconds since the first request arrived", xlim=(0, 1.1 * max(ends)))
     state_legend(figure, ("prefill", "decode"))
     return figure
 
@@ -159,7 +163,7 @@ def _draw_streams(ax: "Axes", run: Data) -> None:
                 ax.annotate(str(work["tokens"]), ((work["start"] + work["end"]) / 2, place), ha="center", va="center",
                             fontsize=7.5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
     long = next(place for place, row in enumerate(rows) if row["id"] == run["long"])
-    ax.set(ylim=(len(rows) + 0.05, -1.15), xlim=(0, None))
+    ax.set(ylim=(len(rows) + 0.05, -1.15))
     ax.set_yticks(range(len(rows)), [row["id"] for row in rows])
     start = run["worst_at"]
     bracket(

@@ -70,7 +70,7 @@ def draw_blocks(ax: "Axes", data: Data) -> None:
             taken[hold["block"]] = hold["end"]
             if hold["place"] == 0 or hold["id"] not in named:
                 _name(ax, hold, start, named)
-    for block, start, end in shared_spans(data):
+    for block, start, end in trace_data.shared_spans(data["holds"]):
         ax.barh(block, end - start, left=start, height=0.8, fill=False, edgecolor=BLACK, linewidth=0.9)
     rows = _rows(data)
     more = "" if rows == data["num_blocks"] else f" of {data['num_blocks']}"
@@ -97,23 +97,6 @@ def _name(ax: "Axes", hold: Data, start: float, named: set[str]) -> None:
         named.add(hold["id"])
         ax.annotate(hold["id"], (start, hold["block"]), (3, 0), textcoords="offset points", va="center", fontsize=7.5,
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85}, zorder=6)  # fmt: skip
-
-
-def shared_spans(data: Data) -> list[tuple[int, float, float]]:
-    """When each block stood in more than one table: (block, start, end)."""
-    events: dict[int, list[tuple[float, int]]] = {}
-    for hold in data["holds"]:
-        events.setdefault(hold["block"], []).extend([(hold["start"], 1), (hold["end"], -1)])
-    spans: list[tuple[int, float, float]] = []
-    for block, changes in events.items():
-        count, since = 0, 0.0
-        for at, change in sorted(changes):
-            if count < 2 <= count + change:
-                since = at
-            elif count >= 2 > count + change:
-                spans.append((block, since, at))
-            count += change
-    return spans
 
 
 def draw_usage(ax: "Axes", data: Data) -> None:

@@ -12,7 +12,7 @@ figures are tests of these numbers. Times are milliseconds after the earliest ar
 """
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -198,6 +198,23 @@ def blocks(trace: Trace) -> Data:
              for step, use in zip(trace.steps, history.usage(), strict=True)]  # fmt: skip
     return {"num_blocks": trace.num_blocks, "block_size": trace.block_size, "holds": holds, "idle": idle,
             "usage": usage, "bytes_per_token": trace.about.get("kv_bytes_per_token")}  # fmt: skip
+
+
+def shared_spans(holds: Sequence[Data]) -> list[tuple[int, float, float]]:
+    """When each block stood in more than one table: (block, start, end)."""
+    events: dict[int, list[tuple[float, int]]] = {}
+    for hold in holds:
+        events.setdefault(hold["block"], []).extend([(hold["start"], 1), (hold["end"], -1)])
+    spans: list[tuple[int, float, float]] = []
+    for block, changes in events.items():
+        count, since = 0, 0.0
+        for at, change in sorted(changes):
+            if count < 2 <= count + change:
+                since = at
+            elif count >= 2 > count + change:
+                spans.append((block, since, at))
+            count += change
+    return spans
 
 
 KINDS: dict[str, Callable[..., Data]] = {
