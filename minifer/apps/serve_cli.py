@@ -20,7 +20,6 @@ from minifer.errors import DeviceError, UsageError
 if TYPE_CHECKING:
     from minifer.apps.serve.replica import Replica
     from minifer.apps.serve.service import Service, Settings
-    from minifer.apps.serve.tape import Tape
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -80,11 +79,7 @@ def run(args: argparse.Namespace) -> int:
     host = f"[{where[0]}]" if ":" in where[0] else where[0]
     print(f"minifer: loading {args.model}", file=sys.stderr, flush=True)
     server.when_started = lambda: print(_welcome(service, f"http://{host}:{where[1]}"), file=sys.stderr, flush=True)
-    try:
-        server.run(sockets=[socket])
-    finally:
-        for file in service.tape.files if service.tape else ():
-            file.close()
+    server.run(sockets=[socket])
     if service.failure is not None:
         raise DeviceError(service.failure)
     return 0
@@ -208,4 +203,4 @@ def _trace_files(path: Path | None, count: int) -> list[Any]:
     if path is None:
         return []
     names = [path] if count == 1 else [path.with_name(f"{path.name}.{i}") for i in range(count)]
-    return [open(name, "w", encoding="utf-8") for name in names]  # noqa: SIM115  # closed when the server ends
+    return [open(name, "w", encoding="utf-8") for name in names]  # closed when the server ends

@@ -2,8 +2,8 @@
 
 One HTTP request may hold several prompts, each of them a job with n answers; a `Group` waits for all of them at once. A
 handler that streams takes pieces as they come, one that doesn't waits for the last. The difference matters when a
-replica dies: as long as nothing was passed on, a job can be done again elsewhere and nobody is the wiser. So a job counts
-as *sealed* from the moment a streaming handler has taken its first piece.
+replica dies: as long as nothing was passed on, a job can be done again elsewhere and nobody is the wiser. So a job
+counts as *sealed* from the moment a streaming handler has taken its first piece.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Stream:
     def push(self, piece: Piece) -> None:
         """A piece has come."""
         if piece.finish_reason is not None:
-            self.open.discard(piece.index)
+            self.open.discard(piece.answer)
         if not self.gone:
             self.pieces.append(piece)
             self.news.set()
@@ -79,4 +79,7 @@ class Group:
         while any(stream.open for stream in self.streams):
             await self._news.wait()
             self._news.clear()
-        return [stream.pieces for stream in self.streams]
+        found = [stream.pieces for stream in self.streams]
+        for stream in self.streams:
+            stream.pieces = []
+        return found

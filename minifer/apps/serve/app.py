@@ -34,12 +34,12 @@ class Way:
     media: tuple[str, ...] = ("application/json",)
 
 
-async def metrics(service: Service, call: Call, body: dict[str, Any]) -> Text:
+async def metrics(service: Service, _call: Call, _body: dict[str, Any]) -> Text:
     """GET /metrics for Prometheus."""
     return Text(*vllm_metrics.exposition(service.fleet, service.settings.model_name))
 
 
-async def openapi(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def openapi(service: Service, _call: Call, _body: dict[str, Any]) -> dict[str, Any]:
     """GET /openapi.json: this server, described."""
     return document(WAYS, service.settings)
 
@@ -124,11 +124,11 @@ class _Elsewhere(Route):
 
     def __init__(self, routes: Sequence[Route]) -> None:
         super().__init__("/{path:path}", self._answer, include_in_schema=False)
-        self.methods = None  # type: ignore[assignment]  # all of them
+        self.methods = None  # all of them
         self.app = self._answer
         self.routes = routes
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         found = [route for route in self.routes if route.matches(scope)[0] is not Match.NONE]
         methods = sorted({method for route in found for method in route.methods or ()})
         if methods:

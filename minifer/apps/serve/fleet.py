@@ -10,7 +10,7 @@ What can go wrong, and what happens then:
   an error. It is started anew, at once the first time and then more and more patiently. The other replicas never know.
 * *No replica is alive.* Jobs wait for the first one that is, as they would in a queue.
 * *A replica is silent* though it has work, for `silence_s`: it is killed, and then has died.
-* *Too much is asked.* Beyond `max_queue` unfinished answers a job is refused with `QueueFull`, before it costs anything.
+* *Too much is asked.* Beyond `max_queue` unfinished answers a job is refused with `QueueFull`, before it costs much.
 
 All of it runs in the event loop, so there is nothing to lock.
 """
@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minifer.apps.serve.answers import Group, Stream
-from minifer.apps.serve.vllm_metrics import Gauges
 from minifer.apps.serve.messages import ABORT, QUIT, Failed, Job, Load, Piece, Ready, Report
 from minifer.apps.serve.replica import Replica
 from minifer.apps.serve.router import Router
+from minifer.apps.serve.vllm_metrics import Gauges
 from minifer.errors import DeviceError, MiniferError
 
 MAX_TRIES = 2

@@ -5,8 +5,8 @@
     Guard  Host and Origin, then the key; and whatever goes wrong further in becomes an error in the right form
 
 **Host and Origin.** A server on 127.0.0.1 can be reached by every web page the user looks at: by a form that posts to
-it, and by a name that is made to point there (DNS rebinding). So a Host that is not among those expected is refused, and
-so is an Origin that neither CORS allows nor is this server itself. Programs send no Origin and never notice.
+it, and by a name that is made to point there (DNS rebinding). So a Host that is not among those expected is refused,
+and so is an Origin that neither CORS allows nor is this server itself. Programs send no Origin and never notice.
 """
 
 import hmac

@@ -29,14 +29,14 @@ def _tape(service: Service, call: Call) -> tuple[Tape, int]:
     return tape, int(wanted)
 
 
-async def recent(service: Service, call: Call, body: dict[str, Any]) -> Text:
+async def recent(service: Service, call: Call, _body: dict[str, Any]) -> Text:
     """GET /trace?replica=N: the header and the last records, as a trace file."""
     tape, replica = _tape(service, call)
     text = tape.headers[replica] + "".join(tape.rings[replica])
     return Text(text.encode(), "application/x-ndjson")
 
 
-async def stream(service: Service, call: Call, body: dict[str, Any]) -> Events:
+async def stream(service: Service, call: Call, _body: dict[str, Any]) -> Events:
     """GET /trace/stream?replica=N: the header, the last records, and then every new one, as server-sent events."""
     tape, replica = _tape(service, call)
     return Events(_records(tape, replica), "text/event-stream")
@@ -60,7 +60,7 @@ async def _records(tape: Tape, replica: int) -> AsyncIterator[bytes]:
         tape.lookers[replica].discard(looker)
 
 
-async def page(service: Service, call: Call, body: dict[str, Any]) -> Text:
+async def page(service: Service, _call: Call, _body: dict[str, Any]) -> Text:
     """GET /: the live page where there is one, else a line of text."""
     html = live_page() if service.settings.live else None
     if html is None:

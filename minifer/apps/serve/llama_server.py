@@ -21,7 +21,7 @@ TOKENIZE = (
 DETOKENIZE = (Field("tokens", "integers", "token ids", required=True),)
 
 
-async def health(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def health(service: Service, _call: Call, _body: dict[str, Any]) -> dict[str, Any]:
     """GET /health: 200 while at least one replica is alive."""
     alive, all_of_them = service.fleet.num_alive, len(service.fleet.seats)
     if not alive or service.fleet.closing:
@@ -29,7 +29,7 @@ async def health(service: Service, call: Call, body: dict[str, Any]) -> dict[str
     return {"status": "ok", "replicas": all_of_them, "replicas_alive": alive}
 
 
-async def props(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def props(service: Service, _call: Call, _body: dict[str, Any]) -> dict[str, Any]:
     """GET /props: the server in numbers. No path of the machine is told."""
     limits, template = service.model.limits, None
     if service.tokenizer is not None:
@@ -58,7 +58,7 @@ async def props(service: Service, call: Call, body: dict[str, Any]) -> dict[str,
     }
 
 
-async def tokenize(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def tokenize(service: Service, _call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """POST /tokenize."""
     f = read(body, TOKENIZE)
     text, options = f["content"], {"add_special": f["add_special"], "allow_special": f["parse_special"]}
@@ -76,7 +76,7 @@ def _piece(data: bytes) -> Any:
         return list(data)
 
 
-async def detokenize(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def detokenize(service: Service, _call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """POST /detokenize."""
     ids = read(body, DETOKENIZE)["tokens"]
     if len(ids) > SHORT * 50:

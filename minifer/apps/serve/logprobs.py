@@ -74,7 +74,8 @@ class Table:
 
     def taken(self) -> dict[str, Any]:
         """What was added since the last call."""
-        rows, _ = self._rows, self._empty()
+        rows = self._rows
+        self._empty()
         return rows
 
     def _empty(self) -> None:

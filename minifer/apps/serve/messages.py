@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     """What one token brought, or the end of an answer: then `finish_reason` and `costs` are set."""
 
     id: str  # of the job
-    index: int  # which of its n answers
+    answer: int  # which of its n
     text: str
     token_id: int | None
     logprob: float | None

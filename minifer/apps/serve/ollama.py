@@ -2,7 +2,7 @@
 
     POST /api/generate      {"model": "smollm2-135m", "prompt": "Why is the sky blue?"}
     {"model": "smollm2-135m", "created_at": "...", "response": "The", "done": false}
-    {"model": "smollm2-135m", "created_at": "...", "response": "", "done": true, "done_reason": "stop", "eval_count": ...}
+    {"model": "smollm2-135m", "created_at": "...", "response": "", "done": true, "done_reason": "stop", ...}
 
 One JSON object per line, streaming unless told otherwise, durations in nanoseconds, and sampling defaults of its own
 (temperature 0.8, top_k 40, top_p 0.9). What differs here: a prompt that is too long is refused and never cut
@@ -19,7 +19,7 @@ from minifer import __version__
 from minifer.apps.serve.answers import Group
 from minifer.apps.serve.messages import Costs, Piece
 from minifer.apps.serve.openai import broken, messages_of, refuse, stops_of
-from minifer.apps.serve.protocol import ApiError, Field, is_integer, read
+from minifer.apps.serve.protocol import ApiError, Field, read
 from minifer.apps.serve.reply import Call, Events, as_json
 from minifer.apps.serve.service import Service, sampling
 
@@ -189,12 +189,12 @@ def _now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-async def version(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def version(_service: Service, _call: Call, _body: dict[str, Any]) -> dict[str, Any]:
     """GET /api/version."""
     return {"version": __version__}
 
 
-async def tags(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def tags(service: Service, _call: Call, _body: dict[str, Any]) -> dict[str, Any]:
     """GET /api/tags: the models that may be asked for."""
     return {"models": [_model(service)]}
 
@@ -209,13 +209,13 @@ def _details() -> dict[str, Any]:
     return {**details, "quantization_level": "F32"}
 
 
-async def running(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def running(service: Service, _call: Call, _body: dict[str, Any]) -> dict[str, Any]:
     """GET /api/ps: the models that are loaded."""
     never = "9999-12-31T23:59:59Z"
     return {"models": [{**_model(service), "expires_at": never, "size_vram": 0}]}
 
 
-async def show(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def show(service: Service, _call: Call, body: dict[str, Any]) -> dict[str, Any]:
     """POST /api/show: one model in words."""
     f = read(body, SHOW)
     name = f["model"] or f["name"]

@@ -244,7 +244,7 @@ async def _whole(service: Service, call: Call, ask: Ask, group: Group) -> dict[s
     choices, costs = [], []
     for i, pieces in enumerate(found):
         for index in range(ask.n):
-            mine = [piece for piece in pieces if piece.index == index]
+            mine = [piece for piece in pieces if piece.answer == index]
             call.ended(mine[-1])
             choices.append(_choice(service, ask, i, index, mine, pieces))
             costs.append(mine[-1].costs)
@@ -284,10 +284,10 @@ async def _events(service: Service, call: Call, ask: Ask, group: Group) -> Async
     choices: dict[tuple[int, int], Choice] = {}
     with group:
         async for batch in group.batches():
-            events = []
+            events: list[bytes] = []
             for prompt, piece in batch:
-                key = (prompt, piece.index)
-                choice = choices.get(key) or choices.setdefault(key, Choice(service, ask, prompt, piece.index))
+                key = (prompt, piece.answer)
+                choice = choices.get(key) or choices.setdefault(key, Choice(service, ask, prompt, piece.answer))
                 if piece.finish_reason is not None:
                     call.ended(piece)
                     costs.append(piece.costs)
@@ -391,12 +391,12 @@ def _rates(name: str, count: int, seconds: float | None) -> dict[str, float | No
     }
 
 
-async def models(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def models(service: Service, _call: Call, _body: dict[str, Any]) -> dict[str, Any]:
     """GET /v1/models."""
     return {"object": "list", "data": [_model(service, name) for name in service.names()]}
 
 
-async def model(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+async def model(service: Service, call: Call, _body: dict[str, Any]) -> dict[str, Any]:
     """GET /v1/models/NAME."""
     service.check_model(call.path_name)
     return _model(service, service.settings.model_name)

@@ -138,7 +138,7 @@ _KINDS: dict[str, Any] = {
     "integers": lambda v: isinstance(v, list) and all(map(is_integer, v)),
     "list": lambda v: isinstance(v, list),
     "object": lambda v: isinstance(v, dict),
-    "any": lambda v: True,
+    "any": lambda _: True,
 }
 _WORDS = {
     "integer": "a whole number",

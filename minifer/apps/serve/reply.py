@@ -57,7 +57,7 @@ class Call:
     def routed(self, group: Group) -> None:
         """This is where they went."""
         self.facts["replicas"] = [stream.replica for stream in group.streams]
-        self.facts["route"] = group.streams[0].reason
+        self.facts["reason"] = group.streams[0].reason
 
     def ended(self, piece: Piece) -> None:
         """An answer has ended."""

@@ -1,8 +1,8 @@
 """The log-probability of a prompt: what evaluation harnesses ask a server for (`echo`, `logprobs`, `max_tokens=0`).
 
 A forward pass computes a row of logits for every position, and generating throws all but the last away. Scoring keeps
-them: the row at position i says how likely token i + 1 was. So it is no second pass, only more rows of the same one, and
-a scored prompt is chunked and batched with everybody else's.
+them: the row at position i says how likely token i + 1 was. So it is no second pass, only more rows of the same one,
+and a scored prompt is chunked and batched with everybody else's.
 
 One trap: positions found in the prefix cache are not computed, and have no logits. A scored request therefore gets a
 chain of block keys that begins with a random number instead of the common root, and finds nothing but its own blocks.
@@ -53,14 +53,14 @@ class ScoringExecutor(ModelExecutor):
 
     def run(self, plan: StepPlan, requests: Mapping[str, Request]) -> StepResult:
         """As ModelExecutor does; the rows of scored prompts are asked for too, behind those that are sampled."""
-        asked = [(seq, rows) for seq in plan.seqs if (rows := self._rows(seq, requests))]
+        asked = [(seq, mine) for seq in plan.seqs if (mine := self._rows(seq, requests))]
         if not asked:
             return super().run(plan, requests)
         self.store.copy_blocks(plan.copies)
         batch = batch_of(plan.seqs, self.device)
         starts = {seq.request_id: span.start for seq, span in zip(plan.seqs, batch.spans, strict=True)}
         sampling = [seq for seq in plan.seqs if seq.samples]
-        more = [starts[seq.request_id] + row for seq, rows in asked for row in rows]
+        more = [starts[seq.request_id] + row for seq, mine in asked for row in mine]
         rows = np.concatenate([self.device.to_host(batch.logit_rows), np.array(more, dtype=np.int64)])
         batch = replace(batch, logit_rows=self.device.asarray(rows))
         logits = self.device.to_host(forward(self.weights, batch, self.store, self.ops))

@@ -3,9 +3,9 @@
 **Patience.** A client that opens a connection and says half a request, or nothing, holds a socket for as long as it
 likes, if it may. `Connection` gives every request `read_timeout_s` to arrive and cuts the connection otherwise.
 
-**How it ends.** On the first SIGTERM or Ctrl-C no connection is taken any more, and requests under way may finish until
-`deadline_s`. What is unfinished then ends with `finish_reason` "abort", so that its client knows that it is not whole. A
-second signal ends it at once.
+**How it ends.** On the first SIGTERM or Ctrl-C no connection is taken any more, and requests under way may finish
+until `deadline_s`. What is unfinished then ends with `finish_reason` "abort", so that its client knows that it is not
+whole. A second signal ends it at once.
 """
 
 import asyncio

@@ -71,6 +71,8 @@ class Service:
         """End the replicas."""
         self._encoder.shutdown(wait=False, cancel_futures=True)
         await self.fleet.close()
+        if self.tape is not None:
+            self.tape.close()
 
     @property
     def model(self) -> Ready:

@@ -42,6 +42,12 @@ class Tape:
         for looker in self.lookers[replica]:
             looker.push(lines)
 
+    def close(self) -> None:
+        """Bring the files to the disk."""
+        for file in self.files:
+            file.close()
+        self.files = ()
+
     def _to_file(self, replica: int, lines: list[str]) -> None:
         if self.files:
             self.files[replica].write("".join(lines))

@@ -111,12 +111,12 @@ class Gauges:
     def piece(self, stream: "Stream", piece: Piece) -> None:
         """A replica has sent a token, or the end of an answer."""
         if piece.token_id is not None:
-            before = stream.last_token.get(piece.index)
+            before = stream.last_token.get(piece.answer)
             if before is None:
                 self._ttft.observe(piece.time - stream.job.arrival)
             else:
                 self._gap.observe(piece.time - before)
-            stream.last_token[piece.index] = piece.time
+            stream.last_token[piece.answer] = piece.time
         if piece.finish_reason is not None:
             self.finished(stream.job, piece.finish_reason, piece.costs)
 
@@ -179,9 +179,9 @@ class Collector:
             ("requests_refused", "Requests refused because the queue was full.", gauges.refused),
             ("replica_restarts", "Replicas that died and were started anew.", self.fleet.restarts),
         ):
-            family = CounterMetricFamily(PREFIX + name, text, labels=names)
-            family.add_metric(model, value)
-            yield family
+            counter = CounterMetricFamily(PREFIX + name, text, labels=names)
+            counter.add_metric(model, value)
+            yield counter
 
     def _of_replicas(self) -> Iterable[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -234,5 +234,5 @@ def exposition(fleet: "Fleet", model_name: str) -> tuple[bytes, str]:
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
     registry = CollectorRegistry()
-    registry.register(Collector(fleet, model_name))  # type: ignore[arg-type]  # it asks for an abstract base
+    registry.register(Collector(fleet, model_name))
     return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -65,6 +65,11 @@ class Lines(TraceWriter):
         self.step_tokens = 0
         super().__init__(self, config, about)  # type: ignore[arg-type]  # of a file it needs only write()
 
+    def stepped(self, plan: StepPlan, events: list[TokenEvent], now: float) -> None:
+        """Record a step, and note its size."""
+        self.step_tokens = plan.num_tokens
+        super().stepped(plan, events, now)
+
     def write(self, line: str) -> None:
         """Take one line, its end included."""
         self.lines.append(line)
@@ -79,36 +84,19 @@ class Lines(TraceWriter):
         super()._write({**record, **route} if route else record)
 
 
-class StepCounter:
-    """Stands in for a trace where none is wanted: it only counts the tokens of a step."""
+class StepCounter(Lines):
+    """Where no trace is wanted: it only notes how many tokens the last step computed."""
 
-    def __init__(self) -> None:
-        self.step_tokens = 0
-        self.routes: dict[str, Mapping[str, Any]] = {}
-
-    def added(self, request: Request, now: float) -> None:
-        """Nothing to note."""
-        self.routes.clear()
-
-    def stepped(self, plan: StepPlan, events: list[TokenEvent], now: float) -> None:
+    def stepped(self, plan: StepPlan, _events: list[TokenEvent], _now: float) -> None:
         """Note the size of the step."""
         self.step_tokens = plan.num_tokens
-
-    def ended(self, events: list[TokenEvent]) -> None:
-        """Nothing to note."""
 
     def taken(self) -> list[str]:
         """No lines."""
         return []
 
-
-class Traced(Lines):
-    """Both: the lines, and the size of the last step."""
-
-    def stepped(self, plan: StepPlan, events: list[TokenEvent], now: float) -> None:
-        """Record a step."""
-        self.step_tokens = plan.num_tokens
-        super().stepped(plan, events, now)
+    def _write(self, _record: Mapping[str, Any]) -> None:
+        self.routes.clear()
 
 
 class Answer:
@@ -141,7 +129,8 @@ class Worker:
 
         self.llm, self.engine, self.pipe, self.about = llm, llm.engine, pipe, about
         self.scorer = ScoringExecutor(llm.engine.executor)  # type: ignore[arg-type]  # an LLM's is a ModelExecutor
-        self.recorder = Traced(asdict(llm.limits), {"model": llm.name, **about}) if trace else StepCounter()
+        kind = Lines if trace else StepCounter
+        self.recorder = kind(asdict(llm.limits), {"model": llm.name, **about})
         self.engine.executor, self.engine.trace = self.scorer, self.recorder
         self.answers: dict[str, Answer] = {}
         self.pieces: list[Piece] = []
