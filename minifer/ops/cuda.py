@@ -119,6 +119,7 @@ class Ops:
                 f"{device.name} has compute capability {_version(int(gpu.compute_capability))}, and {dtype} needs "
                 f"{_version(OLDEST[dtype])}: use another --dtype, or --device cpu"
             )
+        _check_dtype(self._xp, self.dtype)
         self._processors = int(gpu.attributes["MultiProcessorCount"])
         self.kernels = Kernels(
             self._xp, dtype, config.head_dim, config.num_attention_heads // config.num_key_value_heads
@@ -237,7 +238,11 @@ class Ops:
             return None
         if self.meter is not None:
             self._count_step(weights, [Span(i, 1, seq.context, ()) for i, seq in enumerate(seqs)])
-        return self._decoder.step(seqs, draws)
+        try:
+            return self._decoder.step(seqs, draws)
+        except BaseException:
+            self._decoder = None  # what its arrays hold is not known any more
+            raise
 
     def sample(self, logits: Any, draws: Sequence[Any]) -> Any:
         """Tokens drawn on the device from `logits [R, V]`: as for `decode`. None if only the host can."""
@@ -447,6 +452,13 @@ def _rows_for(count: int) -> int:
     [1, 4, 8, 16]
     """
     return 1 << (count - 1).bit_length() if count <= FEW_ROWS else padded(count)
+
+
+def _check_dtype(xp: Any, dtype: np.dtype) -> None:
+    try:
+        xp.zeros(1, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise DeviceError(f"this CuPy has no {dtype}: use CuPy 14 or later, or --dtype float16") from error
 
 
 def _version(capability: int) -> str:

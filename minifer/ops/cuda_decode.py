@@ -84,7 +84,8 @@ class Decoder:
         xp = ops.device.xp
         self.ops, self.weights, self.store, self.width, self.graphs = ops, weights, store, width, graphs
         self.state = Mirror(xp, BUCKETS[-1], STATE_FIELDS | SAMPLER_FIELDS, width)
-        self._stream, self._done = xp.cuda.Stream(), xp.cuda.Event(disable_timing=True)
+        self._stream = xp.cuda.Stream(non_blocking=True)  # the null stream cannot be recorded
+        self._ready, self._done = (xp.cuda.Event(disable_timing=True) for _ in range(2))
         self._recorded: dict[tuple[int, bool], Any] = {}
         self._seen: set[tuple[int, bool]] = set()
         self._generation = -1
@@ -111,7 +112,9 @@ class Decoder:
         bucket = next(size for size in BUCKETS if size >= len(seqs))
         greedy = all(params.greedy for params, _, _ in draws)
         self._make_room(bucket)
+        self._ready.record()  # behind what other steps and block copies have launched on the caller's stream
         with self._stream:
+            self._stream.wait_event(self._ready)
             self.state.bring(self._wanted(seqs, draws, bucket, greedy), self._stream)
             self._launch(bucket, greedy)
             self.state.fetch("tokens", self._stream)
@@ -183,7 +186,7 @@ class LooseSampler:
 
     def __init__(self, kernels: Kernels, xp: Any) -> None:
         """Arrays come with the first call."""
-        self._kernels, self._xp, self._stream = kernels, xp, xp.cuda.Stream()
+        self._kernels, self._xp = kernels, xp
         self._state: Mirror | None = None
 
     def sample(self, logits: Any, draws: Sequence[Any]) -> list[tuple[int, float]]:
@@ -197,12 +200,12 @@ class LooseSampler:
         wanted = sampler_arrays(draws, rows)
         wanted["positions"] = np.array([position - 1 for _, _, position in draws], dtype=I32)
         wanted["slots"] = np.full(rows, -1, dtype=I32)  # nobody moves on: the scheduler decides who goes on
-        with self._stream:
-            state.bring(wanted, self._stream)
-            choose(self._kernels, logits, {name: a[:rows] for name, a in state.device.items()}, greedy, 1)
-            state.fetch("tokens", self._stream)
-            state.fetch("logprobs", self._stream)
-        self._stream.synchronize()
+        stream = self._xp.cuda.get_current_stream()  # the one on which the logits are made
+        state.bring(wanted, stream)
+        choose(self._kernels, logits, {name: a[:rows] for name, a in state.device.items()}, greedy, 1)
+        state.fetch("tokens", stream)
+        state.fetch("logprobs", stream)
+        stream.synchronize()
         return [(int(state.host["tokens"][i]), float(state.host["logprobs"][i])) for i in range(rows)]
 
 
@@ -211,7 +214,7 @@ def choose(kernels: Kernels, logits: Any, state: Mapping[str, Any], greedy: bool
     rows, vocab = logits.shape
     own = () if greedy else tuple(state[name] for name in SAMPLER_FIELDS)
     kernels(
-        "argmax_advance" if greedy else "sample_advance", (rows,), 512 if vocab > 4096 else 64,
+        "argmax_advance" if greedy else "sample_advance", (rows,), 1024 if vocab > 4096 else 64,
         logits, *own, *(state[name] for name in STATE_FIELDS), state["tables"], vocab, block_size,
         state["tables"].shape[1],
     )  # fmt: skip

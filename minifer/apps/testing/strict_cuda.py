@@ -24,12 +24,15 @@ class Event:
 
     def __init__(self, block: bool = True, disable_timing: bool = False, interprocess: bool = False) -> None:
         self._recorded = False
+        self.behind: dict[Any, int] = {}
 
     def record(self, stream: Any = None) -> None:
         """Put the mark behind everything launched so far."""
         if machine.recording is not None:
             raise CaptureError("an event while a graph is recorded")
         self._recorded = True
+        queue = machine.current if stream is None else stream.key
+        self.behind = {queue: machine.work.get(queue, 0)}
 
     def synchronize(self) -> None:
         """Wait until the device has come to the mark."""
@@ -49,6 +52,7 @@ class Graph:
         """Run all kernels again."""
         if machine.recording is not None:
             raise CaptureError("launching a graph while another is recorded")
+        machine.enqueue("a graph")
         machine.graph_launches += 1
         machine.graph_nodes += len(self._nodes)
         for node in self._nodes:
@@ -56,7 +60,7 @@ class Graph:
 
 
 class Stream:
-    """A queue of work. There is only one order here, so streams differ in nothing."""
+    """A queue of work. Everything runs at once here, but work in two streams with no event between them is refused."""
 
     null: "Stream"
 
@@ -64,16 +68,25 @@ class Stream:
         self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: Any = None
     ) -> None:
         self.is_null = null
+        self._before: list[Any] = []
+
+    @property
+    def key(self) -> Any:
+        """How the machine names this stream."""
+        return None if self.is_null else self
 
     def __enter__(self) -> "Stream":
+        self._before.append(machine.current)
+        machine.current = self.key
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        machine.current = self._before.pop()
 
-    def use(self) -> "Stream":
-        """Make this the current stream."""
-        return self
+    def wait_event(self, event: Event) -> None:
+        """What comes now runs after the event; the host does not wait."""
+        for other, count in event.behind.items():
+            machine.behind[self.key, other] = max(count, machine.behind.get((self.key, other), 0))
 
     def synchronize(self) -> None:
         """Wait for everything in the stream."""
@@ -145,6 +158,7 @@ class RawKernel:
         if machine.recording is not None:
             machine.recording.append(node)
         else:
+            machine.enqueue(self._name)
             machine.launches += 1
             node()
 
@@ -230,5 +244,5 @@ cuda = SimpleNamespace(
     Device=Device,
     runtime=runtime,
     alloc_pinned_memory=alloc_pinned_memory,
-    get_current_stream=lambda: Stream.null,
+    get_current_stream=lambda: Stream.null if machine.current is None else machine.current,
 )

@@ -38,6 +38,12 @@ class Machine:
     free_bytes: int = 8 << 30
     seed: int = 0
     """In which order the threads of a kernel run; 0 is their own."""
+    current: Any = None
+    """The stream that work goes to; None is the null stream."""
+    work: dict[Any, int] = field(default_factory=dict)
+    """Operations in each stream since the host last waited for it."""
+    behind: dict[tuple[Any, Any], int] = field(default_factory=dict)
+    """(a, b) -> how many operations of stream b are certain to be over when stream a goes on."""
     recording: list[Callable[[], None]] | None = None
     deferred: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     pinned: list[tuple[int, int]] = field(default_factory=list)
@@ -53,6 +59,15 @@ class Machine:
             raise CaptureError(f"{what} while a graph is recorded: the host would wait for work that is not running")
         self.syncs += 1
         self.deliver()
+        self.work.clear()
+        self.behind.clear()
+
+    def enqueue(self, what: str) -> None:
+        """Something goes into the current stream: what other streams are still doing must not matter to it."""
+        for other, count in self.work.items():
+            if other is not self.current and count > self.behind.get((self.current, other), 0):
+                raise StrictError(f"{what} in one stream while another still works: wait for its event first")
+        self.work[self.current] = self.work.get(self.current, 0) + 1
 
     def deliver(self) -> None:
         """Finish the copies that were going on in the background."""
@@ -66,6 +81,7 @@ class Machine:
             if product:
                 raise NotImplementedError(f"{what} while a graph is recorded: CuPy cannot record cuBLAS")
             raise CaptureError(f"{what} while a graph is recorded: record kernels that write to memory taken before")
+        self.enqueue(what)
         self.launches += 1
         self.products += product
         self.allocations += allocates
@@ -80,6 +96,7 @@ class Machine:
         """A copy from the host; from ordinary memory the host has to stand by."""
         if self.recording is not None:
             raise CaptureError(f"{what} while a graph is recorded: a graph would copy the same bytes every time")
+        self.enqueue(what)
         self.uploads += 1
         if not (background and self.is_pinned(source)):
             self.syncs += 1
@@ -95,6 +112,7 @@ class Machine:
             raise CaptureError(".get() while a graph is recorded")
         if not self.is_pinned(out):
             raise StrictError(".get(blocking=False) into memory that is not page-locked waits all the same")
+        self.enqueue(".get()")
         poison(out)
         self.deferred.append((out, value))
 

@@ -134,10 +134,10 @@ __device__ int draw(const Row& row, double u) {
     return token;
 }
 
-extern "C" __global__ void sample_advance(const float* logits, const float* temperatures, const float* floors,
-                                          const int* top_ks, const double* top_ps, const unsigned long long* seeds,
-                                          int* tokens, float* logprobs, int* positions, int* lengths, int* slots,
-                                          const int* tables, int vocab, int block_size, int table_width) {
+extern "C" __global__ void __launch_bounds__(1024) sample_advance(
+        const float* logits, const float* temperatures, const float* floors, const int* top_ks, const double* top_ps,
+        const unsigned long long* seeds, int* tokens, float* logprobs, int* positions, int* lengths, int* slots,
+        const int* tables, int vocab, int block_size, int table_width) {
     int b = blockIdx.x, stretch = (vocab + blockDim.x - 1) / blockDim.x, begin = min(vocab, (int)threadIdx.x * stretch);
     const float* logits_row = logits + (size_t)b * vocab;
     Top top = block_top(logits_row, vocab);

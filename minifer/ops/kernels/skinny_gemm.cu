@@ -36,6 +36,7 @@ template <int ROWS>
 __device__ __forceinline__ void dot_products(const act_t* x, const act_t* weight_row, int inputs, float* sums) {
 #pragma unroll
     for (int b = 0; b < ROWS; ++b) sums[b] = 0.0f;
+#pragma unroll(ROWS <= 2 ? 4 : 1)  // several loads on their way at once; with many rows the registers would not suffice
     for (int k = threadIdx.x % 32 * PACK; k < inputs; k += 32 * PACK) {
         Piece w = load_piece(weight_row, k, inputs);
 #pragma unroll
