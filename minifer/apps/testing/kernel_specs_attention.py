@@ -59,7 +59,8 @@ class PagedCache:
         shape = (total * block_size, kv_heads, build.head_dim)
         pages = {name: np.full(shape, np.nan) for name in "kv"}
         self.tables = np.full((len(lengths), width), order[-1], np.int32)  # the last block belongs to nobody
-        self.keys, self.values = [], []
+        self.keys: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []
         taken = 0
         for i, length in enumerate(lengths):
             self.tables[i, : blocks[i]] = order[taken : taken + blocks[i]]

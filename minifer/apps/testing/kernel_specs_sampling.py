@@ -61,7 +61,7 @@ def sample_advance(rng: np.random.Generator, build: Build, shape: Shape) -> Case
     if rows > len(PARAMS):
         logits[-1, vocab // 2] = np.nan
     params = [PARAMS[i % len(PARAMS)] for i in range(rows)]
-    seeds = rng.integers(0, 2**63, rows).astype(np.uint64)
+    seeds = np.array(rng.integers(0, 2**63, rows), np.uint64)
     usable = np.array([bool(np.isfinite(row.max())) for row in logits])
     positions = _positions(rows)
     chosen = [
@@ -70,7 +70,7 @@ def sample_advance(rng: np.random.Generator, build: Build, shape: Shape) -> Case
     ]
     tokens = np.array([one.token_id if one else -1 for one in chosen])
     logprobs = np.array([one.logprob if one else 0.0 for one in chosen])
-    extra = {
+    extra: dict[str, np.ndarray] = {
         "temperatures": np.array([p.temperature for p in params], np.float32),
         "floors": np.array([np.float32(np.log(p.min_p)) if p.min_p > 0 else OFF for p in params], np.float32),
         "top_ks": np.array([p.top_k for p in params], np.int32),
