@@ -84,7 +84,7 @@ def params_of(f: Mapping[str, Any], max_tokens: int | None, logprobs_asked: int 
     """The SamplingParams of a request's fields."""
     same = ("n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "presence_penalty")
     values = {name: f[name] for name in (*same, "frequency_penalty", "repetition_penalty")}
-    stop_ids = tuple(f["stop_token_ids"])[:MAX_STOPS]
+    stop_ids = tuple(f["stop_token_ids"])
     return sampling(
         **values, stop=stops_of(f["stop"]), stop_token_ids=stop_ids, max_tokens=max_tokens, logprobs=logprobs_asked
     )

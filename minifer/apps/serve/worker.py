@@ -143,6 +143,7 @@ class Worker:
 
     def work(self) -> None:
         """Until a QUIT: take commands, step, report. Waits while there is nothing to do."""
+        self._report(0)  # the header of the trace
         while True:
             changed = False
             while not self.engine.has_work or self.pipe.poll(0):
