@@ -50,6 +50,7 @@ class Running:
         self.server = make_server(
             build(self.service), self.service, host="127.0.0.1", port=self.port, deadline_s=deadline_s
         )
+        self.client = httpx.Client(timeout=60, trust_env=False, limits=httpx.Limits(max_connections=None))
         self._started = threading.Event()
         self.server.when_started = self._started.set
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -62,6 +63,7 @@ class Running:
 
     def stop(self) -> None:
         """End it as a signal would."""
+        self.client.close()
         self.server.should_exit = True
         self.thread.join(60)
         assert not self.thread.is_alive()
@@ -69,11 +71,11 @@ class Running:
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         """POST a JSON body (or bytes as they are)."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return httpx.post(self.url + path, content=content, timeout=60, **options)
+        return self.client.post(self.url + path, content=content, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """GET a path."""
-        return httpx.get(self.url + path, timeout=60, **options)
+        return self.client.get(self.url + path, **options)
 
     def events(self, path: str, body: dict[str, Any]) -> list[Any]:
         """The data of every server-sent event of a streamed answer; the last one as text."""
