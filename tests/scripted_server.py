@@ -103,7 +103,8 @@ class ScriptedServer:
     """
 
     def __init__(self, script: Callable[[int, dict[str, Any]], Sequence[Step]],
-                 pages: dict[str, Any] | None = None) -> None:  # fmt: skip
+                 pages: dict[str, Any] | None = None, port: int = 0) -> None:  # fmt: skip
+        self.port = port
         self.script, self.bodies, self.times, self.most, self.level = script, [], [], 0, 0
         self.paths, self.heads = [], []
         self.pages = {"/v1/models": {"data": [{"id": "tiny"}]}, "/api/tags": {"models": [{"name": "tiny"}]}}
@@ -111,7 +112,7 @@ class ScriptedServer:
         self.url = ""
 
     async def __aenter__(self) -> "ScriptedServer":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=512)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, backlog=512)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 

@@ -148,7 +148,7 @@ def warnings(result: Mapping[str, Any], records: Sequence[Record]) -> list[str]:
         found.append("the server sends no usage: tokens are counted as events, which may hold several")
     short = [r for r in records if r.done and r.tokens < r.wanted_output]
     if short:
-        found.append(f"{len(short)} answers are shorter than asked for (--ignore-eos keeps them going)")
+        found.append(f"{len(short)} answers are shorter than asked for: the texts had ended")
     return found
 
 
