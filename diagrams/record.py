@@ -61,13 +61,14 @@ def main() -> None:
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help="(default: all of them)")
     parser.add_argument("--model", default=MODEL, help=f"(default {MODEL})")
     parser.add_argument("--tries", type=int, default=5, help="keep the fastest of so many runs (default 5)")
+    parser.add_argument("-o", "--out", type=Path, default=TRACES, metavar="DIR", help="(default diagrams/traces)")
     args = parser.parse_args()
     with LLM(args.model, device="cpu", max_num_batched_tokens=1024, max_model_len=1024, num_blocks=256) as llm:
         known = scenes(llm)
         for name in args.scenes or known:
             if name not in known:
                 sys.exit(f"there is no scene {name!r}: it is one of {', '.join(known)}")
-            path = TRACES / f"{name}.jsonl"
+            path = args.out / f"{name}.jsonl"
             # Whatever else the machine does can only make a run slower, and so does the first one of a shape.
             runs = [play(llm, known[name]) for _ in range(args.tries)]
             with atomic_path(path) as temporary:

@@ -5,6 +5,7 @@ Each function takes what its figure is drawn from (traces by name, or a roofline
 
 import ast
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ def _is_part(path: Path) -> bool:
     return path.suffix == ".py" or (path / "__init__.py").is_file()
 
 
-def _imports(path: Path) -> set[str]:
+@cache
+def _imports(path: Path) -> frozenset[str]:
     files = [path] if path.is_file() else sorted(path.rglob("*.py"))
     found: set[str] = set()
     for file in files:
@@ -150,7 +152,7 @@ def _imports(path: Path) -> set[str]:
         for node in ast.walk(tree):
             if id(node) not in types:
                 found |= set(_named(node))
-    return found
+    return frozenset(found)
 
 
 def _for_types(node: ast.AST) -> bool:

@@ -234,7 +234,9 @@ def draw_step_tokens(ax: "Axes", data: Data) -> None:
 def draw_queue(ax: "Axes", data: Data) -> None:
     """Requests in the batch and in the queue, and where somebody was sent back."""
     rows = data["rows"]
-    edges = [row["start"] for row in rows] + [row["end"] for row in rows[-1:]]
+    if not rows:
+        return
+    edges = [row["start"] for row in rows] + [rows[-1]["end"]]
     for name, color, dash in (("running", BLUE, "-"), ("waiting", VERMILION, "--")):
         values = [row[name] for row in rows]
         ax.stairs(values, edges, baseline=None, color=color, linestyle=dash, linewidth=1.4, label=name)
@@ -243,7 +245,7 @@ def draw_queue(ax: "Axes", data: Data) -> None:
         ax.plot([row["start"] for row in back], [row["running"] for row in back], "X", color=VERMILION,
                 markeredgecolor="black", markersize=6, label="preempted", zorder=5)  # fmt: skip
     most = max((max(row["running"], row["waiting"]) for row in rows), default=1)
-    ax.set(ylabel="requests", ylim=(0, 1.5 * most or 1), xlim=(0, edges[-1] if edges else 1))
+    ax.set(ylabel="requests", ylim=(0, 1.5 * most or 1), xlim=(0, edges[-1]))
     ax.locator_params(axis="y", integer=True)
     ax.legend(loc="upper right", ncols=3)
 
