@@ -6,7 +6,7 @@
 The model is exported once, in float32, to `$MINIFER_PEERS/exports`, and found there the next time. Then this process
 *becomes* the server, so its process id is the server's and Ctrl-C or SIGTERM end it.
 
-What is set, because it is not alike by default: llama-server gets 8 slots (`-np 8`) of 1,024 tokens each, vLLM eager
+What is set, because it is not alike by default: llama-server gets `--slots` (8) of 1,024 tokens each, vLLM eager
 mode, its first `--threads` cores, and 2 GB for the KV cache. Prefix caches stay on: the workload repeats no prompts.
 """
 
@@ -24,7 +24,7 @@ from peerlib import fail, home, say
 
 FORMS = {"llama.cpp": "gguf", "vllm": "hf"}
 FOLDERS = {"llama.cpp": "llama_cpp", "vllm": "vllm_cpu"}
-SLOTS, TOKENS_PER_SLOT = 8, 1024
+TOKENS_PER_SLOT = 1024
 
 
 def main() -> None:
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m", help="(default %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="(default %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="(default %(default)s)")
+    parser.add_argument("--slots", type=int, default=8, help="requests that llama-server runs at once (default 8)")
     args = parser.parse_args()
     manifest = installed(args.peer)
     model = exported(args.model, FORMS[args.peer])
@@ -70,7 +71,7 @@ def llama_cpp(manifest: dict[str, Any], model: Path, args: argparse.Namespace) -
     """`llama-server`: OpenAI's API and its own."""
     program = str(Path(manifest["programs"]) / "llama-server")
     command = [program, "-m", str(model), "--alias", args.model, "--host", "127.0.0.1", "--port", str(args.port),
-               "-t", str(args.threads), "-np", str(SLOTS), "-c", str(SLOTS * TOKENS_PER_SLOT)]  # fmt: skip
+               "-t", str(args.threads), "-np", str(args.slots), "-c", str(args.slots * TOKENS_PER_SLOT)]  # fmt: skip
     return command, {}
 
 

@@ -14,4 +14,12 @@ Load generators disagree about simple words, mostly because of five mistakes tha
 * the next request is sent a gap after the last was *sent*, so every delay of the client lowers the rate for good;
 * a client that waits for a free slot starts its clock only then, and the waiting vanishes ("coordinated omission");
 * what failed takes part in the averages, often with a time of zero.
+
+The same words mean different things elsewhere; names here are vLLM's:
+
+    here            elsewhere
+    TPOT            AIPerf's and GuideLLM's "ITL"; GuideLLM's own TPOT has the first token in it
+    ITL of events   vLLM's ITL; AIPerf's "inter-chunk latency"
+    TPOT            llama-server divides by n - 1 as we do, Ollama by n
+    TTFT            vLLM's chat client stops the clock at an event that has a role and no text
 """
