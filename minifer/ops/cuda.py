@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from minifer.errors import DeviceError, UsageError
+from minifer.errors import DeviceError, InvariantError, UsageError
 from minifer.meter import Meter
 from minifer.ops import counting
 from minifer.ops.batch import Batch, Span
@@ -380,6 +380,8 @@ class Ops:
         tables = np.zeros((len(spans), max(used)), dtype=np.int32)
         for row, span, blocks in zip(tables, spans, used, strict=True):
             row[:blocks] = span.block_table[:blocks]
+        if tables.max() >= store.num_blocks:
+            raise InvariantError(f"block {tables.max()} is read from a cache of {store.num_blocks} blocks")
         numbers = np.array([[s.start, s.length, s.context] for s in spans], dtype=np.int32).T
         starts, counts, lengths = (self._xp.asarray(np.ascontiguousarray(n)) for n in numbers)
         return Spans(starts, counts, lengths, self._xp.asarray(tables), max(span.length for span in spans))
