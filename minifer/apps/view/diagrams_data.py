@@ -169,14 +169,14 @@ def _named(node: ast.AST) -> list[str]:
     return []
 
 
-def _direct(name: str, imports: Mapping[str, set[str]]) -> set[str]:
+def _direct(name: str, imports: Mapping[str, frozenset[str]]) -> set[str]:
     """The imports of a part that no other import of it brings along."""
 
     return {other for other in imports[name]
             if not any(other in _reached(third, imports) for third in imports[name] - {other})}  # fmt: skip
 
 
-def _reached(start: str, imports: Mapping[str, set[str]]) -> set[str]:
+def _reached(start: str, imports: Mapping[str, frozenset[str]]) -> set[str]:
     """Everything below a part."""
     seen: set[str] = set()
     to_see = [start]

@@ -16,6 +16,7 @@ from minifer.apps.view.figure_style import (
     bracket,
     new_figure,
     owner_color,
+    plain_time,
     state_legend,
 )
 from minifer.apps.view.trace_data import Data
@@ -105,6 +106,7 @@ def draw_kv_growth(data: Data) -> "Figure":
     ax.stairs(held, edges, baseline=None, color=BLACK, linewidth=1.3, linestyle="--", label="blocks that are held")
     ax.set(xlim=(0, edges[-1]), ylim=(0, 1.22 * max(held)), ylabel="KV cache, MB",
            xlabel="milliseconds since the first request arrived")  # fmt: skip
+    plain_time(ax)
     tokens = ax.secondary_yaxis("right", functions=(lambda mb: mb / each, lambda count: count * each))
     tokens.set_ylabel("tokens")
     ax.spines["right"].set_visible(True)
@@ -135,6 +137,7 @@ def draw_batching(data: Data) -> "Figure":
         draw_slots(ax, run)
         ax.set_title(timeline_words(run, names[kind]))
     panels[-1].set_xlabel("milliseconds since the eight requests arrived")
+    plain_time(panels[-1])
     state_legend(figure, ("prefill", "decode", "empty seat"))
     return figure
 
@@ -149,6 +152,7 @@ def draw_chunked(data: Data) -> "Figure":
         ax.set_title(f"Prompt of {run['prompt']} tokens in {steps} (at most {run['budget']:,} tokens each)")
     ends = [row["work"][-1]["end"] for run in data.values() for row in run["rows"] if row["id"] == run["long"]]
     panels[-1].set(xlabel="milliseconds since the first request arrived", xlim=(0, 1.1 * max(ends)))
+    plain_time(panels[-1])
     state_legend(figure, ("prefill", "decode"))
     return figure
 

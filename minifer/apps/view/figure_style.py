@@ -7,7 +7,7 @@ the same versions give the same bytes.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,15 +35,16 @@ class Look:
     color: str
     hatch: str = ""
     edge: str = "white"
+    flat: str = ""  # where rows are too thin for a hatching
 
 
 STATES = {
-    "waiting": Look("white", "|||", LIGHT),
+    "waiting": Look("white", "|||", LIGHT, PALE),
     "prefill": Look(BLUE, "////", "#7FB8DA"),
     "decode": Look(ORANGE),
-    "preempted": Look("#F9DCC9", "xxxx", VERMILION),
+    "preempted": Look("#F9DCC9", "xxxx", VERMILION, VERMILION),
     "sitting out": Look("#FBE7BF"),
-    "empty seat": Look("white", "\\\\\\\\", LIGHT),
+    "empty seat": Look("white", "\\\\\\\\", LIGHT, LIGHT),
 }
 """The states of a request, and a seat whose answer is done; `trace_data.py` gives time these names."""
 
@@ -90,16 +91,37 @@ def bar(ax: "Axes", state: str, row: float, start: float, end: float, height: fl
             linewidth=0.4, **more)  # fmt: skip
 
 
-def state_legend(figure: "Figure", states: tuple[str, ...], **more: Any) -> None:
-    """The states that appear, above the figure, where no caption is."""
+def flat_bars(ax: "Axes", bars: Iterable[tuple[str, float, float, float]]) -> None:
+    """Many stretches of time (state, row, start, end) as plain areas: one object for each state."""
+    from matplotlib.collections import PolyCollection
+
+    boxes: dict[str, list[list[tuple[float, float]]]] = {}
+    for state, row, start, end in bars:
+        low, high = row - 0.5, row + 0.5
+        boxes.setdefault(state, []).append([(start, low), (end, low), (end, high), (start, high)])
+    for state, polygons in boxes.items():
+        color = STATES[state].flat or STATES[state].color
+        ax.add_collection(PolyCollection(polygons, facecolors=color, linewidths=0))
+    ax.autoscale_view()
+
+
+def state_legend(figure: "Figure", states: tuple[str, ...], flat: bool = False) -> None:
+    """The states that appear, above the figure, where no caption is; `flat` as `flat_bars` draws them."""
     from matplotlib.patches import Patch
 
-    looks = [(name, STATES[name]) for name in STATES if name in states]
-    handles = [Patch(facecolor=look.color, hatch=look.hatch, edgecolor=look.edge, linewidth=0.4) for _, look in looks]
-    extra = more.pop("extra", {})
-    names = [*(name for name, _ in looks), *extra]
-    figure.legend([*handles, *extra.values()], names, loc="outside upper right",
-                  ncols=len(looks) + len(extra), borderaxespad=0.1, handlelength=1.8, **more)  # fmt: skip
+    names = [name for name in STATES if name in states]
+    looks = [STATES[name] for name in names]
+    if flat:
+        handles = [Patch(facecolor=look.flat or look.color) for look in looks]
+    else:
+        handles = [Patch(facecolor=k.color, hatch=k.hatch, edgecolor=k.edge, linewidth=0.4) for k in looks]
+    figure.legend(handles, names, loc="outside upper right", ncols=max(1, len(names)), borderaxespad=0.1,
+                  handlelength=1.8)  # fmt: skip
+
+
+def plain_time(ax: "Axes") -> None:
+    """Times as people write them: 12,000."""
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
 
 
 def bracket(

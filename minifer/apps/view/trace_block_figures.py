@@ -19,6 +19,7 @@ from minifer.apps.view.figure_style import (
     caption,
     new_figure,
     owner_color,
+    plain_time,
     style,
 )
 from minifer.apps.view.trace_data import Data
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 MOST_VECTORS = 4000
 """With more holds than this the map becomes pixels inside the SVG, which else would be too large to open."""
-MOST_NAMES = 60
+MOST_NAMES, MOST_NAMED_ROWS = 60, 40
+
+Area = list[tuple[float, float]]
 
 
 def blocks_figure(trace: Trace) -> "Figure":
@@ -45,6 +48,7 @@ def blocks_figure(trace: Trace) -> "Figure":
         draw_blocks(blocks, data)
         draw_usage(use, data)
         use.set_xlabel("milliseconds since the first request arrived")
+        plain_time(use)
         caption(figure, f"Pale: held and not written. Lines: free, but still found by a prompt that begins alike.\n"
                         f"Dark edge: in more than one table. {source(trace)}")  # fmt: skip
     return figure
@@ -57,19 +61,26 @@ def _rows(data: Data) -> int:
 
 def draw_blocks(ax: "Axes", data: Data) -> None:
     """Every hold as a pale box with its written part in it; idle blocks dotted; shared ones edged."""
+    from matplotlib.collections import PolyCollection
+
     pixels = len(data["holds"]) > MOST_VECTORS
     for free in data["idle"]:
         ax.barh(free["block"], free["end"] - free["start"], left=free["start"], height=0.8, color="white",
                 hatch=FREE, edgecolor=LIGHT, linewidth=0, rasterized=pixels)  # fmt: skip
+    areas: dict[tuple[str, float], list[Area]] = {}
     taken: dict[int, float] = {}  # block -> until when it has been drawn
     named: set[str] = set()
     for hold in sorted(data["holds"], key=lambda hold: (hold["start"], hold["owner"])):
         start = max(hold["start"], taken.get(hold["block"], 0.0))
         if start < hold["end"]:
-            _draw_hold(ax, hold, start, data["block_size"], pixels)
+            color = owner_color(hold["owner"])
+            areas.setdefault((color, 0.25), []).append(_box(hold["block"], start, hold["end"]))
+            areas.setdefault((color, 1.0), []).append(_written(hold, start, data["block_size"]))
             taken[hold["block"]] = hold["end"]
-            if hold["place"] == 0 or hold["id"] not in named:
+            if _rows(data) <= MOST_NAMED_ROWS and (hold["place"] == 0 or hold["id"] not in named):
                 _name(ax, hold, start, named)
+    for (color, alpha), polygons in areas.items():
+        ax.add_collection(PolyCollection(polygons, facecolors=color, alpha=alpha, linewidths=0, rasterized=pixels))
     for block, start, end in trace_data.shared_spans(data["holds"]):
         ax.barh(block, end - start, left=start, height=0.8, fill=False, edgecolor=BLACK, linewidth=0.9)
     rows = _rows(data)
@@ -82,13 +93,18 @@ def draw_blocks(ax: "Axes", data: Data) -> None:
     ax.set_yticks(range(0, rows, max(1, rows // 14)))
 
 
-def _draw_hold(ax: "Axes", hold: Data, start: float, size: int, pixels: bool) -> None:
-    color, row, end = owner_color(hold["owner"]), hold["block"], hold["end"]
-    ax.barh(row, end - start, left=start, height=0.8, color=color, alpha=0.25, linewidth=0, rasterized=pixels)
-    edges = [max(at, start) for at, _ in hold["fill"]] + [end]
-    heights = [0.8 * used / size for _, used in hold["fill"]]
-    ax.stairs([row + 0.4 - height for height in heights], edges, baseline=row + 0.4, fill=True, color=color,
-              linewidth=0, rasterized=pixels)  # fmt: skip
+def _box(row: int, start: float, end: float) -> Area:
+    return [(start, row - 0.4), (end, row - 0.4), (end, row + 0.4), (start, row + 0.4)]
+
+
+def _written(hold: Data, start: float, size: int) -> Area:
+    """The part of a block that is written: stairs that rise from the bottom of its row."""
+    bottom, area = hold["block"] + 0.4, [(start, hold["block"] + 0.4)]
+    level = bottom
+    for at, used in hold["fill"]:
+        area += [(max(at, start), level), (max(at, start), bottom - 0.8 * used / size)]
+        level = bottom - 0.8 * used / size
+    return [*area, (hold["end"], level), (hold["end"], bottom)]
 
 
 def _name(ax: "Axes", hold: Data, start: float, named: set[str]) -> None:

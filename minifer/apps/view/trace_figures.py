@@ -27,7 +27,9 @@ from minifer.apps.view.figure_style import (
     bar,
     bracket,
     caption,
+    flat_bars,
     new_figure,
+    plain_time,
     state_legend,
     style,
 )
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 48
 """More slots or requests than this get no name and no tick: they could not be read."""
+MOST_BARS = 600
 
 
 def source(trace: Trace) -> str:
@@ -63,8 +66,10 @@ def timeline_figure(traces: Sequence[Trace], names: Sequence[str] = ()) -> "Figu
             draw_slots(ax, data)
             ax.set_title(timeline_words(data, name))
         panels[-1].set_xlabel("milliseconds since the first request arrived")
+        plain_time(panels[-1])
         states = {bar["state"] for data in found for bar in data["bars"]}
-        state_legend(figure, tuple(states))
+        flat = any(data["slots"] > MOST_ROWS or len(data["bars"]) > MOST_BARS for data in found)
+        state_legend(figure, tuple(states), flat=flat)
         caption(figure, source(traces[0]))
     return figure
 
@@ -78,9 +83,12 @@ def timeline_words(data: Data, name: str) -> str:
 
 def draw_slots(ax: "Axes", data: Data) -> None:
     """Bars of the slots, the name of the request in each stay's longest one, its end marked."""
-    for row in data["bars"]:
-        bar(ax, row["state"], row["slot"], row["start"], row["end"])
-    if data["slots"] <= MOST_ROWS:
+    bars = [(row["state"], row["slot"], row["start"], row["end"]) for row in data["bars"]]
+    if data["slots"] > MOST_ROWS or len(bars) > MOST_BARS:
+        flat_bars(ax, bars)
+    else:
+        for one in bars:
+            bar(ax, *one)
         for slot, name, middle, end in _named_stays(data):
             ax.annotate(name, (middle, slot), ha="center", va="center", fontsize=7.5, clip_on=True,
                         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85})  # fmt: skip
@@ -113,7 +121,8 @@ def requests_figure(trace: Trace) -> "Figure":
     with style():
         figure = new_figure(0.95 + 0.3 * min(max(len(data["rows"]), 1), 24))
         draw_requests(figure.subplots(), data)
-        state_legend(figure, tuple({bar["state"] for row in data["rows"] for bar in row["bars"]}))
+        state_legend(figure, tuple({bar["state"] for row in data["rows"] for bar in row["bars"]}),
+                     flat=len(data["rows"]) > MOST_ROWS)  # fmt: skip
         caption(figure, source(trace))
     return figure
 
@@ -122,17 +131,20 @@ def draw_requests(ax: "Axes", data: Data) -> None:
     """Rows of states with their tokens; a cross where blocks were given back."""
     rows = data["rows"]
     few = len(rows) <= MOST_ROWS
-    for place, row in enumerate(rows):
+    if not few:
+        parts = ((part, place) for place, row in enumerate(rows) for part in row["bars"])
+        flat_bars(ax, [(part["state"], place, part["start"], part["end"]) for part, place in parts])
+    for place, row in enumerate(rows if few else ()):
         for part in row["bars"]:
-            bar(ax, part["state"], place, part["start"], part["end"], 0.62 if few else 1.0)
-        if few:
-            ax.vlines(row["tokens"], place - 0.31, place + 0.31, color=BLACK, linewidth=0.5)
-        if few and row["preempted"]:
+            bar(ax, part["state"], place, part["start"], part["end"], 0.62)
+        ax.vlines(row["tokens"], place - 0.31, place + 0.31, color=BLACK, linewidth=0.5)
+        if row["preempted"]:
             ax.plot(row["preempted"], [place] * len(row["preempted"]), "X", color=VERMILION, markeredgecolor="black",
                     markersize=6, clip_on=False, zorder=5)  # fmt: skip
     ax.set(
         ylim=(len(rows) - 0.4, -0.6), xlim=(0, data["ms"] or 1), xlabel="milliseconds since the first request arrived"
     )
+    plain_time(ax)
     ax.set_yticks(range(len(rows)), [row["id"] for row in rows]) if few else ax.set_ylabel("request")
 
 
@@ -162,6 +174,7 @@ def draw_latency(ax: "Axes", data: Data) -> None:
     """The line of one request. Tokens have their text below, where the trace knows it and there is room."""
     ax.set(yticks=[], ylim=(-1.45, 1.5), xlabel="milliseconds since the request arrived")
     ax.spines[["left"]].set_visible(False)
+    plain_time(ax)
     if not data["tokens"]:
         ax.annotate("no token came out", (0.5, 0.5), xycoords="axes fraction", ha="center")
         return
@@ -215,6 +228,7 @@ def load_figure(trace: Trace) -> "Figure":
         draw_step_tokens(tokens, data)
         draw_queue(queue, data)
         queue.set_xlabel("milliseconds since the first request arrived")
+        plain_time(queue)
         state_legend(figure, ("prefill", "decode"))
         caption(figure, source(trace))
     return figure
