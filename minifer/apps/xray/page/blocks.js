@@ -4,6 +4,8 @@
 // prompt could still find follows from the rules of kv_cache/prefix.py: full blocks are registered when their step is
 // over, and of two equal ones the first stands.
 
+const DRAW_ALL = 96;
+
 class Blocks {
   constructor(run) {
     this.run = run;
@@ -12,7 +14,9 @@ class Blocks {
     this.idle = run.config.enable_prefix_caching ? this.idleTimes() : [];
     const highest = this.holds.reduce((most, hold) => Math.max(most, hold.block), -1);
     this.total = run.config.num_blocks || highest + 1;
-    this.touched = Math.min(this.total, highest + 1);
+    // A large pool is mostly blank, and its allocator spreads requests out: then only what was ever held is drawn.
+    const ever = [...new Set(this.holds.map((hold) => hold.block))].sort((a, b) => a - b);
+    this.shown = this.total <= DRAW_ALL ? Array.from({ length: this.total }, (_, block) => block) : ever;
   }
 
   holdsOf(life) {

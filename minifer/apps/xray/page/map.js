@@ -9,11 +9,9 @@ class BlockMap {
 
   show(run, blocks, step) {
     Object.assign(this, { run, blocks, step, cells: blocks.at(step), colours: colours() });
-    this.columns = Math.max(4, Math.min(32, Math.floor(this.holder.clientWidth / 34)));
-    this.cell = Math.floor(this.holder.clientWidth / this.columns);
-    const shown = Math.min(blocks.total, Math.max(blocks.touched + 2, 2 * this.columns));
-    this.shown = shown;
-    const height = Math.ceil(shown / this.columns) * this.cell;
+    this.cell = 46;
+    this.columns = Math.max(4, Math.floor(this.holder.clientWidth / this.cell));
+    const height = Math.ceil(blocks.shown.length / this.columns) * this.cell;
     this.holder.style.height = `${Math.min(320, height + 2)}px`;
     this.surface.size(this.columns * this.cell, height);
     this.surface.ask();
@@ -26,15 +24,15 @@ class BlockMap {
     const bytes = run.kvBytes ? ` That is ${withUnit(use.held * blocks.size * run.kvBytes, "B")} taken, ${withUnit(use.wasted * run.kvBytes, "B")} of it not written yet.` : "";
     const shared = use.shared ? ` ${count(use.shared, "block")} ${use.shared === 1 ? "is" : "are"} shared, which saves ${use.saved}.` : "";
     const idle = use.idle ? ` ${count(use.idle, "block")} ${use.idle === 1 ? "is" : "are"} free, but the next prompt that begins alike would find ${use.idle === 1 ? "it" : "them"}.` : "";
-    const rest = blocks.total > this.shown ? ` ${(blocks.total - this.shown).toLocaleString("en")} blocks further on were never touched.` : "";
+    const rest = blocks.total > blocks.shown.length ? ` Drawn are the ${blocks.shown.length} that this run ever used.` : "";
     return `${use.held} of ${blocks.total.toLocaleString("en")} blocks are held, ${blocks.size} tokens each; ${use.written} slots are written, ${use.wasted} in them still empty.${bytes}${shared}${idle}${rest}`;
   }
 
   draw(pen, view) {
     const first = Math.floor(view.top / this.cell) * this.columns;
-    const last = Math.min(this.shown, Math.ceil((view.top + view.height) / this.cell) * this.columns);
-    for (let block = first; block < last; block += 1) {
-      this.square(pen, block, (block % this.columns) * this.cell + 1.5, Math.floor(block / this.columns) * this.cell + 1.5 - view.top, this.cell - 3);
+    const last = Math.min(this.blocks.shown.length, Math.ceil((view.top + view.height) / this.cell) * this.columns);
+    for (let i = first; i < last; i += 1) {
+      this.square(pen, this.blocks.shown[i], (i % this.columns) * this.cell + 1.5, Math.floor(i / this.columns) * this.cell + 1.5 - view.top, this.cell - 5);
     }
   }
 
@@ -42,7 +40,7 @@ class BlockMap {
     const { colours: c, run } = this;
     const found = this.cells.get(block);
     rect(pen, x, y, size, size, c.faint);
-    if (!found) return;
+    if (!found) return this.number(pen, block, x, y);
     if (found.idle) {
       hatch(pen, x, y, size, size, c.found);
     } else {
@@ -58,10 +56,18 @@ class BlockMap {
       pen.font = "600 11px system-ui, sans-serif";
       const width = pen.measureText(text).width;
       pen.fillStyle = "rgba(255,255,255,0.82)";
-      pen.fillRect(x + (size - width) / 2 - 2, y + size / 2 - 7, width + 4, 14);
+      pen.fillRect(x + (size - width) / 2 - 2, y + size / 2 - 3, width + 4, 14);
       pen.fillStyle = "#1b1b1b";
-      pen.fillText(text, x + (size - width) / 2, y + size / 2 + 1);
+      pen.fillText(text, x + (size - width) / 2, y + size / 2 + 5);
     }
+    this.number(pen, block, x, y, found.idle || found.used < this.blocks.size ? c.soft : "#1b1b1b");
+  }
+
+  /** The block's own number, small, in its corner. */
+  number(pen, block, x, y, colour = this.colours.soft) {
+    pen.font = "10px system-ui, sans-serif";
+    pen.fillStyle = colour;
+    pen.fillText(String(block), x + 3, y + 8);
   }
 
   table() {

@@ -15,9 +15,9 @@ class Roof {
       this.note.textContent = "This trace does not hold the work of its operations. `minifer xray MODEL \"prompt\"` records it.";
       return;
     }
-    const { parts, overhead, total, timed } = phaseWork([step]);
+    const { parts, ...rest } = phaseWork([step]);
     const rows = Object.entries(parts).filter(([, part]) => part.bytes > 0);
-    this.note.textContent = this.sentence(rows, overhead, total, timed);
+    this.note.textContent = this.sentence(rows, rest);
     this.place.replaceChildren(this.plot(rows, step));
   }
 
@@ -25,13 +25,13 @@ class Roof {
     return Math.max(part.flops / this.ceilings.flops_per_s, part.bytes / this.ceilings.read_bytes_per_s);
   }
 
-  sentence(rows, overhead, total, timed) {
+  sentence(rows, { calls, waiting, total, timed }) {
     const floor = sum(rows.map(([, part]) => this.floor(part)));
     const flops = sum(rows.map(([, part]) => part.flops));
     const bytes = sum(rows.map(([, part]) => part.bytes));
     const kind = flops / this.ceilings.flops_per_s > bytes / this.ceilings.read_bytes_per_s ? "arithmetic" : "reading memory";
-    const lost = timed ? ` ${Math.round(100 * overhead / total)} % of the time was outside every operation.` : "";
-    return `This step needed ${withUnit(flops, "FLOP")} and moved ${withUnit(bytes, "B")}. Under the roof it could not take less than ${duration(1000 * floor)}, most of it ${kind}; it took ${duration(1000 * total)}, so it reached ${Math.round(100 * floor / total)} %.${lost} The roof: ${withUnit(this.ceilings.read_bytes_per_s, "B/s")} and ${withUnit(this.ceilings.flops_per_s, "FLOP/s")}, ${this.ceilings.source}.`;
+    const lost = lostTo({ floor, calls, waiting, total, timed });
+    return `This step needed ${withUnit(flops, "FLOP")} and moved ${withUnit(bytes, "B")}. Under the roof it could not take less than ${duration(1000 * floor)}, most of it ${kind}; it took ${duration(1000 * total)}, so it reached ${Math.round(100 * floor / total)} %${lost}. The roof: ${withUnit(this.ceilings.read_bytes_per_s, "B/s")} and ${withUnit(this.ceilings.flops_per_s, "FLOP/s")}, ${this.ceilings.source}.`;
   }
 
   plot(rows, step) {

@@ -59,10 +59,11 @@ function whatSecondWaitedFor(run) {
       ? ` It shared step ${start + 1} with ${list(company.map((work) => run.lives[work.life].id))}, so its first token `
         + `came when the prompts of all of them were computed, ${duration(run.steps[start].ms)} later.`
       : "";
-    return { answer: `For nobody: a seat was free and ${life.id} was let in at once, in step ${start + 1}.${shared}`, step: start };
+    return { more: longestWait(run, life), answer: `For nobody: a seat was free and ${life.id} was let in at once, in step ${start + 1}.${shared}`, step: start };
   }
   if (kind === "step") {
     return {
+      more: longestWait(run, life),
       answer: `${life.id} waited ${duration(queue)} for the step under way to end: nobody can join in the middle of a `
         + `step. It was let in with step ${start + 1}.`, step: start,
     };
@@ -74,12 +75,19 @@ function whatSecondWaitedFor(run) {
   };
 }
 
+/** Who else waited, and longer. */
+function longestWait(run, than) {
+  const waits = run.lives.filter((life) => life.refused.length && run.queue(life) > run.queue(than));
+  const life = waits.sort((a, b) => run.queue(b) - run.queue(a))[0];
+  return life ? `Others did wait: ${life.id} for ${duration(run.queue(life))}, for ${plainReason(life.refused[0][1])}.` : null;
+}
+
 function promptMemory(run, blocks, life) {
   const entry = life.tables.find(([, held]) => held.length);
   if (!entry) return { answer: `${life.id} holds no blocks in this trace.` };
   const tokens = life.prompt.length || life.work[0].first + life.work[0].count;
   const needed = Math.ceil(tokens / run.blockSize);
-  const last = life.tables.findLast(([, held]) => held.length >= needed) ?? entry;
+  const last = life.tables.find(([, held]) => held.length >= needed) ?? entry;
   const mine = last[1].slice(0, needed);
   const size = run.kvBytes;
   const bytes = size ? `, ${withUnit(tokens * size, "B")} at ${three(size)} bytes a token` : "";
@@ -124,10 +132,12 @@ const OPS = {
   other: ["embed", "norm", "rope", "kv_write", "swiglu"],
 };
 
-/** Work and time of some steps by class of operation, and what lies outside of all: `overhead`. */
+/** Work and time of some steps by class of operation, and what lies outside of all: calls
+ * of Python, and waiting for the other cores. */
 function phaseWork(steps) {
   const parts = Object.fromEntries(Object.keys(OPS).map((name) => [name, { flops: 0, bytes: 0, s: 0 }]));
-  let overhead = 0;
+  let calls = 0;
+  let waiting = 0;
   let timed = false;
   let total = 0;
   for (const step of steps) {
@@ -140,22 +150,24 @@ function phaseWork(steps) {
         timed ||= seconds !== null;
       }
     }
-    overhead += (step.ops.rest?.[2] ?? 0) + (step.ops.waiting?.[2] ?? 0);
+    calls += step.ops.rest?.[2] ?? 0;
+    waiting += step.ops.waiting?.[2] ?? 0;
     total += step.ms / 1000;
   }
-  return { parts, overhead, timed, total };
+  return { parts, calls, waiting, timed, total };
 }
 
-/** Which of the three limits a phase runs into: the least times of arithmetic and of reading, and what is neither. */
+/** Which of the three limits a phase runs into: the least times of arithmetic and of reading, and the calls of Python
+ * that no operation accounts for. The longest of them is the limit. */
 function limitOf(steps, ceilings) {
-  const { parts, total } = phaseWork(steps);
+  const { parts, total, calls, waiting, timed } = phaseWork(steps);
   const rows = Object.values(parts);
   const compute = sum(rows.map((row) => row.flops)) / ceilings.flops_per_s;
   const reading = sum(rows.map((row) => row.bytes)) / ceilings.read_bytes_per_s;
   const floor = sum(rows.map((row) => Math.max(row.flops / ceilings.flops_per_s, row.bytes / ceilings.read_bytes_per_s)));
-  const kind = floor < total / 3 ? "overhead" : compute > reading ? "arithmetic" : "reading";
+  const kind = calls > Math.max(compute, reading) ? "overhead" : compute > reading ? "arithmetic" : "reading";
   const intensity = sum(rows.map((row) => row.flops)) / sum(rows.map((row) => row.bytes));
-  return { kind, compute, reading, floor, total, intensity };
+  return { kind, compute, reading, floor, total, intensity, calls, waiting, timed };
 }
 
 function phases(run) {
@@ -178,15 +190,25 @@ function limits(run, ceilings) {
   const told = Object.entries(groups).filter(([, steps]) => steps.length).map(([name, steps]) => {
     const found = limitOf(steps, ceilings);
     const side = `${three(found.intensity)} FLOP for each byte, ${found.intensity > ridge ? "above" : "below"} the ridge of ${three(ridge)}`;
-    const share = `${Math.round(100 * found.floor / found.total)} % of what the roof allows`;
+    const share = `${Math.round(100 * found.floor / found.total)} % of what the roof allows${lostTo(found)}`;
     const why = {
       arithmetic: `ran into arithmetic (${side}): every weight that is read serves many tokens`,
       reading: `ran into reading memory (${side}): all weights are read for one token of each request`,
-      overhead: `ran into overhead (${side}): the roof would allow ${duration(1000 * found.floor)}, it took ${duration(1000 * found.total)}; most of the time is calls, not work`,
+      overhead: `ran into overhead (${side}): the calls around the work take longer than the work would under the roof`,
     }[found.kind];
     return `${name[0].toUpperCase()}${name.slice(1)} ${why}; it reached ${share}.`;
   });
   return { answer: told[0] ?? "", more: told.slice(1).join(" "), step: groups.decode[0]?.index };
+}
+
+/** Where the time under the roof went, when much of it is lost. */
+function lostTo({ floor, total, calls, waiting, timed }) {
+  if (!timed || floor > 0.7 * total) return "";
+  const percent = (seconds) => `${Math.round(100 * seconds / total)} %`;
+  const slow = total - floor - calls - waiting;
+  const parts = [[calls, "in calls of Python"], [waiting, "in waiting for the other cores"], [slow, "in operations slower than the roof"]]
+    .filter(([seconds]) => seconds > 0.05 * total).map(([seconds, where]) => `${percent(seconds)} ${where}`);
+  return parts.length ? `; of the time, ${list(parts)} were lost` : "";
 }
 
 /** The five questions, each with its answer from this run and the step at which to look. */
