@@ -28,7 +28,7 @@ class _Jumping(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now, self.idle = 0.0, 0
+        self.now, self.idle, self.oversleep = 0.0, 0, 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         found = super().select(0 if timeout is not None and timeout <= 0 else IDLE_S)
@@ -36,7 +36,7 @@ class _Jumping(selectors.DefaultSelector):
         if self.idle > HANGS_AFTER:
             raise RuntimeError("nothing will ever happen in this loop")
         if not found and timeout:
-            self.now += timeout
+            self.now += timeout + self.oversleep
         return found
 
 

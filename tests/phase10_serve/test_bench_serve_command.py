@@ -161,6 +161,7 @@ def test_in_process_it_is_the_engine_that_stamps():
     assert [r.sent for r in run.records] == [a.at for a in arrivals]
     result = serve_results.vllm_json(run)
     assert result["itl_of"] == "token"
+    assert [r.metrics().e2e for r in run.records] == pytest.approx([r.events[-1][0] - r.sent for r in run.records])
     assert all(len(r.metrics().itl) == 4 and r.metrics().ttft > 0 for r in run.records)
     assert result["total_input_tokens"] == 54
     assert result["median_queue_ms"] is not None
