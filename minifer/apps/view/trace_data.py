@@ -208,7 +208,7 @@ def shared_spans(holds: Sequence[Data]) -> list[tuple[int, float, float]]:
     spans: list[tuple[int, float, float]] = []
     for block, changes in events.items():
         count, since = 0, 0.0
-        for at, change in sorted(changes, key=lambda one: (one[0], -one[1])):
+        for at, change in sorted(changes):
             if count < 2 <= count + change:
                 since = at
             elif count >= 2 > count + change:
