@@ -15,6 +15,7 @@ from minifer.device import select_device
 from minifer.engine import Engine
 from minifer.executor import ModelExecutor
 from minifer.limits import EngineConfig
+from minifer.meter import Meter
 from minifer.model.config import ModelConfig
 from minifer.model.load import load_model
 from minifer.model.weights import build_weights
@@ -149,6 +150,16 @@ def test_logprobs_are_the_cpus(gpu, cpu):
     got, want = logprobs(gpu), logprobs(cpu)
     assert [row[:2] for row in got] == [row[:2] for row in want]
     np.testing.assert_allclose([row[2] for row in got], [row[2] for row in want], rtol=1e-4, atol=1e-5)
+
+
+@needs_compiler
+def test_the_meter_counts_a_graphs_work():
+    """A replayed step is counted as if its operations had been called one by one, and by the same rules."""
+    meters = Meter(), Meter()
+    rooms = small("strict", meter=meters[0]), small("cpu", "reference", meter=meters[1])
+    for room in rooms:
+        answers(room.engine(), [ask(f"r{i}", prompt) for i, prompt in enumerate(PROMPTS[:3])])
+    assert meters[0].counts == meters[1].counts
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,13 @@ class Machine:
         self.launches = self.graph_launches = self.graph_nodes = self.allocations = 0
         self.uploads = self.syncs = self.event_waits = self.products = 0
 
+    def abandon(self) -> None:
+        """Forget whatever is under way: a failed test must not disturb the next one."""
+        self.recording, self.current = None, None
+        self.deferred.clear()
+        self.work.clear()
+        self.behind.clear()
+
     def wait(self, what: str) -> None:
         """The host waits for the device."""
         if self.recording is not None:
