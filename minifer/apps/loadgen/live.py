@@ -1,7 +1,7 @@
 """What a run looks like while it lasts: a bar on stderr with the median TTFT and ITL so far.
 
-It is redrawn when a request ends, at most four times a second, and in between not at all: a bar with a thread of its
-own would take time from the clock readings that it reports on. Nothing is drawn where nobody looks.
+It is redrawn when a request ends, at most twice a second, and once a second where none ends. That takes about a
+millisecond of the thread that reads the clock, and nothing where nobody looks: no bar is drawn into a file.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ from minifer.apps.loadgen.run import Watch
 from minifer.apps.numerals import three
 from minifer.metrics import percentile
 
-REDRAW_S = 0.25
-NEWEST = 200
+REDRAW_S = 0.5
+NEWEST = 50
 """How many of the newest answers the medians are of, so that a long run does not slow down."""
 
 
@@ -44,12 +44,12 @@ def live(what: str, total: int) -> Iterator[Watch]:
 def so_far(records: Sequence[Record]) -> str:
     """The words beside the bar.
 
-    >>> one = Record(0, due=0.0, sent=0.0, events=[(0.25, "a"), (0.35, "b")], output_tokens=2)
+    >>> one = Record(0, due=0.0, sent=0.0, events=[(0.25, "a"), (0.35, "b")], unfinished=True)
     >>> so_far([one, Record(1, due=0.0, sent=0.0, error="refused")])
     'TTFT 250 ms, ITL 100 ms, 1 failed'
     """
-    done = [r for r in records if r.done][-NEWEST:]
-    seen = [r.metrics() for r in done]
+    begun = [r for r in records if r.error is None and r.events][-NEWEST:]
+    seen = [r.metrics() for r in begun]
     ttft = percentile([m.ttft for m in seen if m.ttft is not None], 50)
     itl = percentile([gap for m in seen for gap in m.itl], 50)
     failed = sum(r.error is not None for r in records)

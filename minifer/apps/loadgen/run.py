@@ -22,7 +22,7 @@ Send = Callable[[Arrival, Record, Callable[[], float]], Awaitable[None]]
 """Sends a request and fills its record; the third argument gives the time since the start of the run."""
 
 Watch = Callable[[Sequence[Record], int], None]
-"""Called with all records and the number of finished requests whenever that has changed."""
+"""Called with all records and the number of finished requests whenever that has changed, and every TICK_S."""
 
 
 @dataclass
@@ -32,6 +32,10 @@ class Run:
     records: list[Record] = field(default_factory=list)
     duration: float = 0.0
     interrupted: bool = False
+
+
+TICK_S = 1.0
+"""How often whoever watches is told although nothing has ended."""
 
 
 def nobody(records: Sequence[Record], done: int) -> None:
@@ -64,6 +68,7 @@ class _Load:
     async def run(self, arrivals: Sequence[Arrival]) -> Run:
         self._run.records = [Record(a.index, a.at, len(a.prompt_ids), a.output_len) for a in arrivals]
         tasks: list[asyncio.Task[None]] = []
+        ticks = asyncio.create_task(self._tick()) if self._watch is not nobody else None
         self._start = self._now()
         try:
             for arrival, record in zip(arrivals, self._run.records, strict=True):
@@ -76,7 +81,14 @@ class _Load:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         self._run.duration = self._time()
+        if ticks is not None:
+            ticks.cancel()
         return self._run
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._watch(self._run.records, self._done)
 
     def _time(self) -> float:
         return self._now() - self._start
