@@ -93,8 +93,9 @@ LONGEST_NAME = 24
 class ProgressBars:
     """A bar on stderr for each thing that takes time. Nothing is drawn before the first report."""
 
-    def __init__(self) -> None:
-        """Nothing is drawn yet."""
+    def __init__(self, *, counts: bool = False) -> None:
+        """Nothing is drawn yet. What is reported are bytes, or with `counts` numbers of things."""
+        self._counts = counts
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
 
@@ -106,7 +107,7 @@ class ProgressBars:
             self._bars.stop()
 
     def update(self, what: str, done: int, total: int) -> None:
-        """Report `done` of `total` bytes of `what`; a total of 0 means that it is not known."""
+        """Report `done` of `total` bytes (or things) of `what`; a total of 0 means that it is not known."""
         if self._bars is None:
             self._bars = self._start()
         if what not in self._tasks:
@@ -114,12 +115,19 @@ class ProgressBars:
             self._tasks[what] = self._bars.add_task(name, total=total or None)
         self._bars.update(self._tasks[what], completed=done, total=total or None)
 
-    @staticmethod
-    def _start() -> Any:
+    def _start(self) -> Any:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        amount = MofNCompleteColumn() if self._counts else DownloadColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeElapsedColumn())
         bars = Progress(*columns, console=Console(file=sys.stderr))
         bars.start()
         return bars

@@ -1,15 +1,14 @@
 """`minifer simulate`: traffic on a virtual clock.
 
-    minifer simulate MODEL             a workload on a fleet: latencies, throughput, a trace
-    minifer simulate capacity MODEL    the highest rate that still keeps an SLO, by policy, replicas, chunk and block
-    minifer simulate validate MODEL    the simulation beside the same requests run for real on this machine
+minifer simulate MODEL             a workload on a fleet: latencies, throughput, a trace
+minifer simulate capacity MODEL    the highest rate that still keeps an SLO, by policy, replicas, chunk and block
+minifer simulate validate MODEL    the simulation beside the same requests run for real on this machine
 """
 
 import argparse
 import json
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from minifer.apps.workloads import DATASETS, Arrival
 from minifer.errors import UsageError
 
 KINDS = ("capacity", "validate")
+MOST_PROMPTS = 1000
 DEFAULT_MODEL = "smollm2-135m"
 
 
@@ -28,40 +28,75 @@ def add_parser(subparsers: Any) -> None:
     """Declare `minifer simulate`."""
     parser = subparsers.add_parser("simulate", help="a fleet on a virtual clock")
     parser.add_argument(
-        "words", metavar="[capacity|validate] [MODEL]", nargs="*",
+        "words",
+        metavar="[capacity|validate] [MODEL]",
+        nargs="*",
         help="what to do (default: one workload), and a model: a name, a folder, a .gguf file or a config.json",
-    )  # fmt: skip
+    )
     _machine_options(parser.add_argument_group("the fleet"))
     _engine_options(parser.add_argument_group("each replica's engine (vLLM's names)"))
     _workload_options(parser.add_argument_group("the workload (names of `minifer bench serve`)"))
     out = parser.add_argument_group("what comes out")
-    out.add_argument("--slo", nargs="+", default=["ttft:2000", "tpot:100"], metavar="NAME:MS",
-                     help="promises for goodput and capacity: ttft, tpot, e2el in ms (default ttft:2000 tpot:100)")  # fmt: skip
+    out.add_argument(
+        "--slo",
+        nargs="+",
+        default=["ttft:2000", "tpot:100"],
+        metavar="NAME:MS",
+        help="promises for goodput and capacity: ttft, tpot, e2el in ms (default ttft:2000 tpot:100)",
+    )
     out.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     out.add_argument("--save-result", type=Path, metavar="FILE", help="write the result as JSON")
     out.add_argument("--figure", type=Path, metavar="FILE", help="draw the result (.svg or .png)")
     out.add_argument("--trace", type=Path, metavar="FILE", help="record every step, for `minifer trace` and `xray`")
     search = parser.add_argument_group("capacity only")
-    search.add_argument("--target", type=float, default=0.9, metavar="SHARE",
-                        help="share of requests that have to keep the SLO (default 0.9)")  # fmt: skip
-    search.add_argument("--vary", nargs="+", metavar="NAME=A,B", default=[],
-                        help="policy=, replicas=, chunk=, block_size=, prefix_caching=on,off (default: all five)")  # fmt: skip
+    search.add_argument(
+        "--target",
+        type=float,
+        default=0.9,
+        metavar="SHARE",
+        help="share of requests that have to keep the SLO (default 0.9)",
+    )
+    search.add_argument(
+        "--vary",
+        nargs="+",
+        metavar="NAME=A,B",
+        default=[],
+        help="policy=, replicas=, chunk=, block_size=, prefix_caching=on,off (default: all five)",
+    )
     search.add_argument("--full", action="store_true", help="all combinations instead of one change at a time")
 
 
 def _machine_options(group: Any) -> None:
-    group.add_argument("--machine", default="here", metavar="NAME",
-                       help="`here`, as measured (the first time takes a minute), or a name of `roofline --hardware list`")  # fmt: skip
+    group.add_argument(
+        "--machine",
+        default="here",
+        metavar="NAME",
+        help="`here`, as measured (the first time takes a minute), or a name of `roofline --hardware list`",
+    )
     group.add_argument("--fresh", action="store_true", help="measure the steps of this machine again")
     group.add_argument("--replicas", type=int, default=1, metavar="N", help="how many engines (default 1)")
     group.add_argument("--route", choices=POLICIES, default=POLICIES[0], help=f"default {POLICIES[0]}")
     group.add_argument("--dtype", default="bfloat16", help="of a datasheet machine: bfloat16 (default), q8_0 ...")
-    group.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="machines per replica (default 1)")  # fmt: skip
-    group.add_argument("--efficiency", type=float, default=1.0, metavar="SHARE",
-                       help="share of the datasheet's figures that is reached (default 1: the best case)")  # fmt: skip
-    group.add_argument("--step-overhead-us", type=float, default=0.0, metavar="US", help="added to every step (default 0)")  # fmt: skip
-    group.add_argument("--link-latency-us", type=float, default=LINK_LATENCY_S * 1e6, metavar="US",
-                       help=f"one hop between neighbours (default {LINK_LATENCY_S * 1e6:g})")  # fmt: skip
+    group.add_argument(
+        "--tensor-parallel-size", type=int, default=1, metavar="N", help="machines per replica (default 1)"
+    )
+    group.add_argument(
+        "--efficiency",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="share of the datasheet's figures that is reached (default 1: the best case)",
+    )
+    group.add_argument(
+        "--step-overhead-us", type=float, default=0.0, metavar="US", help="added to every step (default 0)"
+    )
+    group.add_argument(
+        "--link-latency-us",
+        type=float,
+        default=LINK_LATENCY_S * 1e6,
+        metavar="US",
+        help=f"one hop between neighbours (default {LINK_LATENCY_S * 1e6:g})",
+    )
 
 
 ENGINE = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size", "max_model_len")
@@ -88,8 +123,20 @@ LENGTHS = {
 def _workload_options(group: Any) -> None:
     group.add_argument("--dataset-name", choices=(*DATASETS, "azure"), default="random", help="default random")
     group.add_argument("--dataset-path", type=Path, metavar="FILE", help="for custom (JSON lines) and azure (CSV)")
-    group.add_argument("--num-prompts", type=int, default=1000, metavar="N", help="default 1000; not for azure")
-    group.add_argument("--request-rate", type=float, default=math.inf, metavar="R", help="per second (default inf)")
+    group.add_argument(
+        "--num-prompts",
+        type=int,
+        default=None,
+        metavar="N",
+        help="default 1000 (capacity: at least 200); not for azure",
+    )
+    group.add_argument(
+        "--request-rate",
+        type=_rates,
+        default=[math.inf],
+        metavar="R[,R]",
+        help="per second, one or several (default inf: all at once)",
+    )
     group.add_argument("--burstiness", type=float, default=1.0, metavar="B", help="1 is Poisson, inf even (default 1)")
     for name, default in LENGTHS.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N")
@@ -98,6 +145,11 @@ def _workload_options(group: Any) -> None:
     group.add_argument("--limit", type=int, metavar="N", help="azure: only N requests ...")
     group.add_argument("--skip", type=int, default=0, metavar="N", help="azure: ... behind the first N")
     group.add_argument("--seed", type=int, default=0, metavar="S")
+
+
+def _rates(text: str) -> list[float]:
+    """`0.5,1,inf` as numbers; argparse says what is wrong with it."""
+    return [float(word) for word in text.split(",")]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,20 +189,25 @@ def machine_of(args: argparse.Namespace, model: str) -> Machine:
     limits = {name: getattr(args, name) for name in (*ENGINE, "enable_prefix_caching", "enable_chunked_prefill")}
     if args.machine != "here":
         return datasheet_machine(
-            args.machine, config, dtype=args.dtype, tensor_parallel=args.tensor_parallel_size,
-            efficiency=args.efficiency, step_overhead_s=args.step_overhead_us * 1e-6,
-            link_latency_s=args.link_latency_us * 1e-6, **limits,
-        )  # fmt: skip
+            args.machine,
+            config,
+            dtype=args.dtype,
+            tensor_parallel=args.tensor_parallel_size,
+            efficiency=args.efficiency,
+            step_overhead_s=args.step_overhead_us * 1e-6,
+            link_latency_s=args.link_latency_us * 1e-6,
+            **limits,
+        )
     if args.tensor_parallel_size != 1 or args.efficiency != 1.0:
         raise UsageError("--tensor-parallel-size and --efficiency are for a --machine of the table, not for `here`")
     from minifer.apps.simulate.stored import this_machine
 
-    with options.ProgressBars() as bars:
+    with options.ProgressBars(counts=True) as bars:
         return this_machine(model, config, fresh=args.fresh, progress=bars.update, **limits)
 
 
-def arrivals_of(args: argparse.Namespace, vocab_size: int, rate: float | None = None) -> Iterator[Arrival]:
-    """The workload that the options describe, at another `rate` than theirs if one is given (not for azure)."""
+def arrivals_of(args: argparse.Namespace, vocab_size: int, rate: float) -> Iterator[Arrival]:
+    """The workload that the options describe, at `rate` requests per second (azure has its own times)."""
     if args.dataset_name == "azure":
         from minifer.apps.simulate.azure import azure_arrivals
 
@@ -162,38 +219,68 @@ def arrivals_of(args: argparse.Namespace, vocab_size: int, rate: float | None = 
     lengths: dict[str, Any] = {name: getattr(args, name) for name in LENGTHS}
     return iter(
         make_workload(
-            args.dataset_name, num_prompts=args.num_prompts, seed=args.seed, vocab_size=vocab_size,
-            request_rate=args.request_rate if rate is None else rate, burstiness=args.burstiness,
-            random_range_ratio=args.random_range_ratio, dataset_path=args.dataset_path, **lengths,
+            args.dataset_name,
+            num_prompts=args.num_prompts or MOST_PROMPTS,
+            seed=args.seed,
+            vocab_size=vocab_size,
+            request_rate=rate,
+            burstiness=args.burstiness,
+            random_range_ratio=args.random_range_ratio,
+            dataset_path=args.dataset_path,
+            **lengths,
         )
-    )  # fmt: skip
+    )
 
 
 def _run(args: argparse.Namespace, model: str) -> int:
+    if len(args.request_rate) > 1 and (args.trace is not None or args.dataset_name == "azure"):
+        raise UsageError("--trace and --dataset-name azure are for one run, not for a list of rates")
+    machine = machine_of(args, model)
+    points = [_point(args, machine, model, rate) for rate in args.request_rate]
+    if len(points) == 1:
+        _give(args, points[0], report.print_run)
+    else:
+        _give(args, {"rows": points}, report.print_rates)
+    if args.figure is not None:
+        _draw(args, points)
+    return 0
+
+
+def _point(args: argparse.Namespace, machine: Machine, model: str, rate: float) -> dict[str, Any]:
+    """One run at one rate."""
     from minifer.apps.simulate.outcome import simulate
 
-    machine = machine_of(args, model)
-    arrivals = arrivals_of(args, machine.model.vocab_size)
-    with ExitStack() as stack:
-        bars = stack.enter_context(options.ProgressBars()) if not args.json else None
+    arrivals = arrivals_of(args, machine.model.vocab_size, rate)
+    about = {"model": model, "dataset": args.dataset_name, "seed": args.seed}
+    with options.ProgressBars(counts=True) as bars:
+
+        def progress(done: int) -> None:
+            if done % 500 == 0:
+                bars.update("requests answered", done, 0)
+
         found = simulate(
             machine, arrivals, replicas=args.replicas, policy=args.route, slo_ms=args.slo_ms, trace=args.trace,
-            about={"model": model, "dataset": args.dataset_name, "seed": args.seed},
-            progress=(lambda n: bars.update("requests", n, 0)) if bars else None,
+            about=about, progress=None if args.json else progress,
         )  # fmt: skip
-    _give(args, found, report.print_run)
-    if args.figure is not None:
-        from minifer.apps.view.fleet_figures import draw_run
+    return {"request_rate": "inf" if math.isinf(rate) else rate, "burstiness": args.burstiness, **found}
 
-        draw_run(found, args.figure)
-    return 0
+
+def _draw(args: argparse.Namespace, points: list[dict[str, Any]]) -> None:
+    from minifer.apps.view import fleet_figures, serving_figures
+
+    if len(points) == 1:
+        fleet_figures.draw_run(points[0], args.figure)
+    else:
+        about = points[0]["simulation"]
+        name = f"{about['replicas']} x {about['name']}"
+        serving_figures.draw({name: points}, args.figure, f"Simulated: {about['model']} on {name}, {about['policy']}")
 
 
 def _capacity(args: argparse.Namespace, model: str) -> int:
     from minifer.apps.simulate.search import search
 
     machine = machine_of(args, model)
-    with options.ProgressBars() as bars:
+    with options.ProgressBars(counts=True) as bars:
         found = search(args, machine, model, arrivals_of, None if args.json else bars.update)
     _give(args, found, report.print_capacity)
     if args.figure is not None:
@@ -210,7 +297,7 @@ def _validate(args: argparse.Namespace, model: str) -> int:
     if args.machine != "here":
         raise UsageError(f"only this machine can be validated by running on it, not {args.machine}")
     limits = {name: value for name in ENGINE if (value := getattr(args, name)) is not None}
-    with options.ProgressBars() as bars, LLM(model, progress=bars.update, **limits) as llm:
+    with options.ProgressBars(counts=True) as bars, LLM(model, progress=bars.update, **limits) as llm:
         comparisons, time, samples = validate(llm, seed=args.seed, progress=bars.update)
     found = report.validation(model, comparisons, time, samples)
     _give(args, found, report.print_validation)
@@ -229,5 +316,3 @@ def _give(args: argparse.Namespace, found: dict[str, Any], show: Any) -> None:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:
         show(found)
-
-

@@ -30,6 +30,9 @@ from minifer.kv_cache.prefix import BlockKey, PrefixCache, extend_chain
 Table = tuple[int, ...]
 _STRETCH = re.compile(b"\1+")
 
+SCARCE = 32
+"""Less than one in so many blocks blank is few."""
+
 
 class BlockPool:
     """A fixed number of blocks, handed out and taken back.
@@ -168,7 +171,12 @@ class BlockPool:
         return taken
 
     def _start(self, count: int) -> int:
-        """Where to begin a run: in the middle of the longest blank stretch, in whole multiples of `count`."""
+        """Where to begin a run: in the middle of the longest blank stretch, in whole multiples of `count`.
+
+        Where blank blocks are scarce no stretch is long, and looking at all of them would cost more than it gains.
+        """
+        if self._num_blank * SCARCE < self.num_blocks:
+            return self._blank.find(1)
         first, last = max((m.span() for m in _STRETCH.finditer(self._blank)), key=lambda span: span[1] - span[0])
         return first + (last - first) // 2 // count * count if first else 0
 

@@ -17,6 +17,7 @@ share them by reference count and copy on write, see pool.py). Source of the sch
 """
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
@@ -74,7 +75,8 @@ class PrefixCache:
     def __init__(self) -> None:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, BlockKey] = {}
-        self.idle: dict[int, None] = {}
+        # Not a plain dict: there, looking for the first key skips the places of all that were deleted before it.
+        self.idle: OrderedDict[int, None] = OrderedDict()
         self.evictions = 0
 
     def __contains__(self, block: int) -> bool:
@@ -100,8 +102,7 @@ class PrefixCache:
 
     def evict(self) -> int:
         """Forget the idle block that was unused for longest, and hand it over."""
-        block = next(iter(self.idle))
-        del self.idle[block]
+        block, _ = self.idle.popitem(last=False)
         del self._block_of[self._key_of.pop(block).digest]
         self.evictions += 1
         return block

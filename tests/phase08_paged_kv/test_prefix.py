@@ -111,7 +111,7 @@ def test_a_prefix_with_a_hole_is_no_hit() -> None:
     cache = pool.prefix
     assert cache is not None
     assert hits(pool, [1, 2, 3, 4, 5, 6, 7]) == 6
-    cache.idle = {table[0]: None, **{b: None for b in cache.idle if b != table[0]}}
+    cache.idle.move_to_end(table[0], last=False)
     assert cache.evict() == table[0]
     assert hits(pool, [1, 2, 3, 4, 5, 6, 7]) == 0
 

@@ -1,6 +1,7 @@
 """Recorded traffic: three columns, and what is refused."""
 
 import pytest
+
 from minifer.apps.simulate.azure import azure_arrivals
 from minifer.errors import FormatError, UsageError
 
@@ -25,7 +26,12 @@ def write(tmp_path):
 
 def test_rows_become_arrivals(write):
     arrivals = list(azure_arrivals(write(*ROWS)))
-    assert [(a.index, len(a.prompt_ids), a.output_len) for a in arrivals] == [(0, 374, 44), (1, 396, 109), (2, 1, 1), (3, 7, 3)]
+    assert [(a.index, len(a.prompt_ids), a.output_len) for a in arrivals] == [
+        (0, 374, 44),
+        (1, 396, 109),
+        (2, 1, 1),
+        (3, 7, 3),
+    ]
     assert [a.at for a in arrivals] == pytest.approx([0.0, 4.314579, 4.314579, 59.31941])
     assert len({a.prompt_ids[0] for a in arrivals}) == 4  # no prompt begins as another
 

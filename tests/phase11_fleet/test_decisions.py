@@ -1,10 +1,11 @@
-"""The simulation decides nothing itself: with one replica its steps are the engine's, and a leap is many single steps."""
+"""The simulation decides nothing: with one replica its steps are the engine's, and a leap is many single steps."""
 
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from minifer.apps.serve.router import POLICIES
 from minifer.apps.simulate.fleet import Fleet, Replica, request_of
 from minifer.apps.simulate.steptime import Features, FittedTime
@@ -16,8 +17,16 @@ from minifer.limits import EngineConfig
 from minifer.scheduler.continuous import ContinuousScheduler
 from minifer.scheduler.fake import FakeExecutor
 
-TIME = FittedTime((1, 2, 40), (0.011, 0.013, 0.09), logit_s=0.001, decode_s=0.0005, key_s=1e-5, chunk_s=0.002,
-                  pair_s=1e-6, chunk_key_s=2e-6)  # fmt: skip
+TIME = FittedTime(
+    (1, 2, 40),
+    (0.011, 0.013, 0.09),
+    logit_s=0.001,
+    decode_s=0.0005,
+    key_s=1e-5,
+    chunk_s=0.002,
+    pair_s=1e-6,
+    chunk_key_s=2e-6,
+)
 
 
 class Plans:
@@ -84,7 +93,7 @@ def drive_engine(config, arrivals, window):
     return plans.seen
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(workloads())
 def test_one_replica_takes_exactly_the_decisions_of_the_engine(workload):
     config, arrivals = workload
@@ -111,7 +120,7 @@ def state_of(replica):
     return pool.refs, bytes(pool._blank), prefix, counts, replica.clock.now(), replica.num_steps
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(workloads(), st.sampled_from([9, 33, 1000]), st.integers(1, 3), st.sampled_from(POLICIES))
 def test_leaping_is_many_single_steps(workload, window, replicas, policy):
     config, arrivals = workload

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from minifer.apps.simulate.fit import Sample, errors, fit
 from minifer.apps.simulate.machine import Split, datasheet_machine, model_config
 from minifer.apps.simulate.steptime import Features, FittedTime, RooflineTime, chunk_work
@@ -118,7 +119,7 @@ def test_a_model_that_does_not_fit_is_refused_with_all_numbers():
         ({"name": "abacus"}, "no figures for the hardware 'abacus'"),
         ({"dtype": "int3"}, "unknown dtype 'int3'"),
         ({"tensor_parallel": 4}, "6 attention heads cannot be split over 4"),
-        ({"efficiency": 0}, "above 0 and at most 1"),
+        ({"efficiency": 0}, "above 0 to 1"),
         ({"max_model_len": 99999}, "exceeds the model's context"),
         ({"num_blocks": 10**9}, "at most"),
     ],

@@ -37,10 +37,18 @@ TOKEN = 0
 NEVER = float("inf")
 
 
+class VirtualClock(ManualClock):
+    """A clock that can also be told what time it is."""
+
+    def move_to(self, now: float) -> None:
+        """Move forward to a time, to the last bit."""
+        self._now = now
+
+
 class RooflineExecutor:
     """An executor that only lets time pass: `clock` moves by what the plan would take, and every answer is `TOKEN`."""
 
-    def __init__(self, time: StepTime, clock: ManualClock, window: int) -> None:
+    def __init__(self, time: StepTime, clock: VirtualClock, window: int) -> None:
         self.time, self.clock, self.window = time, clock, window
         self.busy_s = 0.0
 
@@ -54,6 +62,23 @@ class RooflineExecutor:
         seconds = self.time.seconds(features)
         self.clock.advance(seconds)
         self.busy_s += seconds
+
+    def spend_many(self, decodes: int, seen: int, more: int, count: int, horizon: float) -> list[float]:
+        """Let at most `count` steps pass that only decode, as long as they start before `horizon`; when each ended.
+
+        `seen` keys are seen in the first of them and `more` in each one after it.
+        """
+        seconds_of, now, busy = self.time.decoding(decodes), self.clock.now(), self.busy_s
+        stamps: list[float] = []
+        while len(stamps) < count and now < horizon:
+            seconds = seconds_of(seen)
+            now += seconds
+            busy += seconds
+            seen += more
+            stamps.append(now)
+        self.clock.move_to(now)
+        self.busy_s = busy
+        return stamps
 
 
 @dataclass
@@ -73,7 +98,7 @@ class Replica:
     num_leapt: int = 0
 
     def __post_init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = VirtualClock()
         scheduler = ContinuousScheduler(self.config, self.order) if self.order else ContinuousScheduler(self.config)
         self.executor = RooflineExecutor(self.time, self.clock, self.window)
         self.engine = Engine(scheduler, self.executor, self.clock, self.trace)
@@ -117,12 +142,7 @@ class Replica:
         if growing:
             ahead = min(ahead, self.window - max(growing))  # until the next of them fills its window
         seen = sum(growing) + self.window * (len(contexts) - len(growing))
-        stamps: list[float] = []
-        decodes, more, spend, now = len(running), len(growing), self.executor.spend, self.clock.now
-        while len(stamps) < ahead and now() < horizon:
-            spend(Features(decodes, seen, decodes))
-            stamps.append(now())
-            seen += more
+        stamps = self.executor.spend_many(len(running), seen, len(growing), ahead, horizon)
         leap(self.engine.scheduler, stamps, TOKEN)
         self.num_steps += len(stamps)
         self.num_leapt += len(stamps)
@@ -203,5 +223,7 @@ def request_of(arrival: Arrival) -> Request:
 
 def _in_order(before: Arrival, after: Arrival | None) -> Arrival | None:
     if after is not None and after.at < before.at:
-        raise UsageError(f"time runs backwards: arrival {after.index} comes at {after.at} s, after one at {before.at} s")
+        raise UsageError(
+            f"time runs backwards: arrival {after.index} comes at {after.at} s, after one at {before.at} s"
+        )
     return after

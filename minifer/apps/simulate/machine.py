@@ -104,22 +104,32 @@ def datasheet_machine(
     if dtype not in BYTES:
         raise UsageError(f"unknown dtype {dtype!r}: use {', '.join(BYTES)}")
     if not 0 < efficiency <= 1:
-        raise UsageError(f"the efficiency is a share of the datasheet's figures, above 0 and at most 1, not {efficiency}")
+        raise UsageError(f"the efficiency is a share of the datasheet's figures, above 0 to 1, not {efficiency}")
     roof = datasheet_roof(name, dtype)
     split = _split(name, model, tensor_parallel, link_latency_s)
     width = 4 if dtype == "float32" else 2
     per_step, per_row = split.all_reduce_s(model, width)
     real = replace(roof, flops_per_s=roof.flops_per_s * efficiency, read_bytes_per_s=roof.read_bytes_per_s * efficiency)
     time = RooflineTime(
-        model, real, weight_bytes=BYTES[dtype], activation_bytes=width, split=tensor_parallel,
-        per_step_s=per_step + step_overhead_s, per_row_s=per_row,
-    )  # fmt: skip
+        model,
+        real,
+        weight_bytes=BYTES[dtype],
+        activation_bytes=width,
+        split=tensor_parallel,
+        per_step_s=per_step + step_overhead_s,
+        per_row_s=per_row,
+    )
     config = _limits(model, roof, BYTES[dtype], width, tensor_parallel, name, limits)
     about = {
-        "machine": name, "tensor_parallel": tensor_parallel, "dtype": dtype, "efficiency": efficiency,
-        "source": hardware()[name]["source"], "all_reduce_us_per_step": 1e6 * per_step,
-        "all_reduce_us_per_row": 1e6 * per_row, "step_overhead_us": 1e6 * step_overhead_s,
-    }  # fmt: skip
+        "machine": name,
+        "tensor_parallel": tensor_parallel,
+        "dtype": dtype,
+        "efficiency": efficiency,
+        "source": hardware()[name]["source"],
+        "all_reduce_us_per_step": 1e6 * per_step,
+        "all_reduce_us_per_row": 1e6 * per_row,
+        "step_overhead_us": 1e6 * step_overhead_s,
+    }
     return Machine(name if tensor_parallel == 1 else f"{tensor_parallel} x {name}", model, time, config, about)
 
 

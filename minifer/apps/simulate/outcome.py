@@ -42,16 +42,24 @@ def simulate(
     if not tally.finished and not tally.refused:
         raise UsageError("the workload is empty")
     simulation = {
-        "machine": machine.about, "name": machine.name, "replicas": replicas, "policy": policy,
-        "config": asdict(machine.config), **(about or {}), "wall_s": time.perf_counter() - start,
-    }  # fmt: skip
+        "machine": machine.about,
+        "name": machine.name,
+        "replicas": replicas,
+        "policy": policy,
+        "config": asdict(machine.config),
+        **(about or {}),
+        "wall_s": time.perf_counter() - start,
+    }
     per_replica = [_row(replica, tally.duration) for replica in fleet.replicas]
     refused = [{"index": index, "why": why} for index, why in tally.refused[:10]]
     curve = cumulative(tally.finished)
     return {
-        **tally.summary(dict(slo_ms or {})), "refused_first": refused, "replicas": per_replica, "simulation": simulation,
+        **tally.summary(dict(slo_ms or {})),
+        "refused_first": refused,
+        "replicas": per_replica,
+        "simulation": simulation,
         "cumulative": curve,
-    }  # fmt: skip
+    }
 
 
 def _writer(path: Path, index: int, machine: Machine, about: Mapping[str, Any]) -> TraceWriter:

@@ -6,16 +6,19 @@ from dataclasses import asdict
 from typing import Any
 
 from minifer.apps.serve.router import POLICIES
-from minifer.apps.simulate.capacity import Setting, capacity, settings
+from minifer.apps.simulate.capacity import Setting, capacity, enough, guess_rate, settings
 from minifer.apps.simulate.machine import Machine
 from minifer.apps.workloads import Arrival
 from minifer.errors import UsageError
 from minifer.formats.atomic import Progress
 
+MIN_PROMPTS = 200
+"""Requests of a workload unless the rate asks for more."""
+
 FEWEST = 20
 """Requests below which a share of them means nothing."""
 
-Arrivals = Callable[[argparse.Namespace, int, float | None], Iterator[Arrival]]
+Arrivals = Callable[[argparse.Namespace, int, float], Iterator[Arrival]]
 
 
 def search(
@@ -26,23 +29,41 @@ def search(
         raise UsageError(f"--target is a share of the requests, above 0 and at most 1, not {args.target}")
     if args.dataset_name == "azure":
         raise UsageError("capacity varies the rate itself: use random, prefix_repetition or custom, not azure")
-    if args.num_prompts < FEWEST:
-        raise UsageError(f"--num-prompts {args.num_prompts} is too few to speak of shares: use at least {FEWEST}")
-    base = Setting(args.route, args.replicas, machine.config.max_num_batched_tokens, machine.config.block_size,
-                   machine.config.enable_prefix_caching)  # fmt: skip
+    least = MIN_PROMPTS if args.num_prompts is None else args.num_prompts
+    if least < FEWEST:
+        raise UsageError(f"--num-prompts {least} is too few to speak of shares: use at least {FEWEST}")
+
+    def workload(rate: float) -> list[Arrival]:
+        wanted = argparse.Namespace(**{**vars(args), "num_prompts": enough(rate, args.slo_ms, least)})
+        return list(arrivals_of(wanted, machine.model.vocab_size, rate))
+
+    base = Setting(
+        args.route,
+        args.replicas,
+        machine.config.max_num_batched_tokens,
+        machine.config.block_size,
+        machine.config.enable_prefix_caching,
+    )
     choices = parse_choices(args.vary) if args.vary else default_choices(base)
     many = list(settings(base, choices, full=args.full))
     found = []
     for done, setting in enumerate(many, 1):
-        best = capacity(
-            machine, setting, lambda rate: list(arrivals_of(args, machine.model.vocab_size, rate)), args.slo_ms, args.target
-        )  # fmt: skip
+        guess = guess_rate(machine, setting, workload(1.0))
+        best = capacity(machine, setting, workload, args.slo_ms, args.target, guess)
         found.append({**asdict(best.setting), "rate": best.rate, "attained": best.attained, "runs": best.runs})
         if progress is not None:
             progress("settings", done, len(many))
-    about = {"model": model, "machine": machine.about, "name": machine.name, "slo_ms": args.slo_ms,
-             "target": args.target, "dataset": args.dataset_name, "num_prompts": args.num_prompts, "seed": args.seed,
-             "base": asdict(base)}  # fmt: skip
+    about = {
+        "model": model,
+        "machine": machine.about,
+        "name": machine.name,
+        "slo_ms": args.slo_ms,
+        "target": args.target,
+        "dataset": args.dataset_name,
+        "num_prompts": least,
+        "seed": args.seed,
+        "base": asdict(base),
+    }
     return {"rows": found, "conditions": about}
 
 

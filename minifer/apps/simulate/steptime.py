@@ -6,12 +6,11 @@ what attention has to read and multiply. `Features` are these numbers of a plan.
     RooflineTime   counts of work under two ceilings, exactly as `roofline/predict.py` adds them up
     FittedTime     a sum whose terms were measured on this machine (calibrate.py)
 
-Both are straight lines in the total context of the decoding sequences, piece by piece; `leap.py` relies on nothing
-more than that they look at features only. Not here: when a step happens (fleet.py).
+Not here: when a step happens (fleet.py).
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -19,10 +18,6 @@ from minifer.model.config import ModelConfig
 from minifer.model.cost import Cost, Work, attention_cost, step_cost
 from minifer.roofline.predict import CLASSES, Roof
 from minifer.scheduler.plan import ScheduledSeq
-
-
-MOST_SHAPES = 1 << 16
-"""Shapes of steps whose time is remembered."""
 
 
 class Features(NamedTuple):
@@ -48,6 +43,10 @@ class StepTime(Protocol):
 
     def seconds(self, features: Features) -> float:
         """The predicted time of a step, in seconds."""
+
+    def decoding(self, decodes: int) -> Callable[[int], float]:
+        """The same for steps in which `decodes` sequences get a token each and nothing else happens: a function of
+        the keys they see. To the last bit what `seconds` says; made once and asked for thousands of steps."""
 
 
 def features_of(seqs: Sequence[ScheduledSeq], window: int) -> Features:
@@ -114,18 +113,33 @@ class RooflineTime:
         overheads = [roof.overhead_s.get(name, (0.0, 0.0)) for name in CLASSES]
         self.per_step_s = per_step_s + sum(once for once, _ in overheads)
         self.per_sequence_s = sum(further for _, further in overheads)
-        # Most steps of a simulation have the shape of one before; only attention differs.
-        self._plain: dict[tuple[int, int, int], float] = {}
+        self._decoding: dict[int, Callable[[int], float]] = {}
 
     def seconds(self, features: Features) -> float:
         """The time of a step, in seconds."""
-        shape = features.rows, features.logits, features.decodes + len(features.chunks)
-        plain = self._plain.get(shape)
-        if plain is None:
-            if len(self._plain) > MOST_SHAPES:
-                self._plain.clear()
-            plain = self._plain[shape] = self._without_attention(*shape)
+        if not features.chunks and features.logits == features.decodes:
+            return self.decoding(features.decodes)(features.seen)
+        plain = self._without_attention(features.rows, features.logits, features.decodes + len(features.chunks))
         return plain + self._attention(features)
+
+    def decoding(self, decodes: int) -> Callable[[int], float]:
+        """The time of steps that only decode, as a function of the keys seen."""
+        found = self._decoding.get(decodes)
+        if found is None:
+            found = self._decoding[decodes] = self._decoding_line(decodes)
+        return found
+
+    def _decoding_line(self, decodes: int) -> Callable[[int], float]:
+        plain = self._without_attention(decodes, decodes, decodes)
+        once, per_key = self._decode
+        flops, traffic = decodes * once.flops / self.flops_per_s, decodes * once.bytes / self.bytes_per_s
+        flops_per_key, bytes_per_key = per_key.flops / self.flops_per_s, per_key.bytes / self.bytes_per_s
+
+        def seconds(seen: int) -> float:
+            compute, reading = flops + seen * flops_per_key, traffic + seen * bytes_per_key
+            return plain + (compute if compute > reading else reading)
+
+        return seconds
 
     def _without_attention(self, rows: int, logits: int, sequences: int) -> float:
         total = self.per_step_s + self.per_sequence_s * (sequences - 1) + self.per_row_s * rows
@@ -184,12 +198,17 @@ class FittedTime:
 
     def seconds(self, features: Features) -> float:
         """The time of a step, in seconds."""
-        total = self._curve(features.rows) + self.logit_s * features.logits
-        total += self.decode_s * features.decodes + self.key_s * features.seen
+        plain = self._curve(features.rows) + self.logit_s * features.logits + self.decode_s * features.decodes
+        total = plain + self.key_s * features.seen
         for length, context in features.chunks:
             keys, pairs = chunk_work(length, context, self.window)
             total += self.chunk_s + self.pair_s * pairs + self.chunk_key_s * keys
         return total
+
+    def decoding(self, decodes: int) -> Callable[[int], float]:
+        """The time of steps that only decode, as a function of the keys seen."""
+        plain = self._curve(decodes) + self.logit_s * decodes + self.decode_s * decodes
+        return lambda seen: plain + self.key_s * seen
 
     def _curve(self, rows: int) -> float:
         """Linear between measured points, and beyond the last one along its last piece."""

@@ -81,7 +81,7 @@ def load(path: Path) -> Stored | None:
     """Read a calibration; None if there is none that can be read."""
     try:
         found: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
-        time = {name: tuple(v) if isinstance(v, list) else v for name, v in found["time"].items()}
+        time: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found["time"].items()}
         return Stored(FittedTime(**time), float(found["median_error"]), dict(found["conditions"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None

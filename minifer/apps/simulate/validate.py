@@ -51,24 +51,24 @@ class Comparison:
 
 def workloads(llm: LLM, time: StepTime, requests: int, seed: int) -> dict[str, list[Arrival]]:
     """The three workloads, at rates that suit the machine."""
-    lengths = {"random_input_len": 192, "random_output_len": 48, "random_range_ratio": 0.6}
-    prefixes = {
-        "prefix_repetition_prefix_len": 256, "prefix_repetition_suffix_len": 64,
-        "prefix_repetition_num_prefixes": 4, "prefix_repetition_output_len": 48,
-    }  # fmt: skip
+    lengths: dict[str, Any] = {"random_input_len": 192, "random_output_len": 48, "random_range_ratio": 0.6}
+    prefixes: dict[str, Any] = {
+        "prefix_repetition_prefix_len": 256,
+        "prefix_repetition_suffix_len": 64,
+        "prefix_repetition_num_prefixes": 4,
+        "prefix_repetition_output_len": 48,
+    }
     limit = 1 / seconds_per_request(time, 192, 48, llm.limits.max_num_seqs)
     limit_shared = 1 / seconds_per_request(time, 80, 48, llm.limits.max_num_seqs)
     common: dict[str, Any] = {"num_prompts": requests, "seed": seed, "vocab_size": llm.vocab_size}
     inf = float("inf")
     return {
-        "steady": make_workload(
-            "random", request_rate=LOADS["steady"] * limit, burstiness=inf, **common, **lengths
-        ),
+        "steady": make_workload("random", request_rate=LOADS["steady"] * limit, burstiness=inf, **common, **lengths),
         "bursty": make_workload("random", request_rate=LOADS["bursty"] * limit, burstiness=0.25, **common, **lengths),
         "prefixes": make_workload(
             "prefix_repetition", request_rate=LOADS["prefixes"] * limit_shared, burstiness=1.0, **common, **prefixes
         ),
-    }  # fmt: skip
+    }
 
 
 def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) -> float:
