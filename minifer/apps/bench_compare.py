@@ -159,7 +159,7 @@ class Comparison:
         arrivals, rate = plan.arrivals(point), plan.rates[point]
         turn = {"started": datetime.now().isoformat(timespec="seconds"), "rate": _word(rate), "server": peer.name,
                 "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None}  # fmt: skip
-        with live(f"{peer.name}, rate {rate:g}", len(arrivals)) as watch:
+        with live(f"{peer.name}, rate {rate:g}", len(arrivals), hidden=self.args.disable_tqdm) as watch:
             found, hits = await measure(peer.server, ask_of(self.args, peer.about["model"]), arrivals, watch=watch,
                                         warmups=plan.warmups(point), max_concurrency=plan.max_concurrency)  # fmt: skip
         self.turns.append(turn | {"duration": found.duration})

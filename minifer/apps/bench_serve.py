@@ -96,11 +96,11 @@ async def _measure_server(args: argparse.Namespace, report: "Report") -> None:
     server = server_of(args)
     await server.wait_until_ready(args.ready_check_timeout_sec)
     model = args.model or (await server.models())[0]
-    plan, ask = plan_of(args, tokenizer_of(args, model)), ask_of(args, model)
-    report.about = {"model_id": model, "base_url": args.base_url}
+    plan, ask = plan_of(args, tokenizer_of(args, model)), ask_of(args, args.served_model_name or model)
+    report.about = {"model_id": model, "base_url": f"http://{server.address.authority}"}
     for point, rate in enumerate(plan.rates):
         arrivals = plan.arrivals(point)
-        with live(f"rate {rate:g}", len(arrivals)) as watch:
+        with live(f"rate {rate:g}", len(arrivals), hidden=args.disable_tqdm) as watch:
             run, hits = await measure(server, ask, arrivals, warmups=plan.warmups(point), watch=watch,
                                       max_concurrency=plan.max_concurrency)  # fmt: skip
         report.add(plan, point, run, hits)
@@ -126,7 +126,7 @@ def _local_point(llm: "LLM", args: argparse.Namespace, report: "Report", plan: P
     sampling = {"ignore_eos": args.ignore_eos, "temperature": args.temperature or 0.0}
     run_local(llm, plan.warmups(point), **sampling)
     arrivals = plan.arrivals(point)
-    with live(what, len(arrivals)) as watch:
+    with live(what, len(arrivals), hidden=args.disable_tqdm) as watch:
         run = run_local(llm, arrivals, **sampling, max_concurrency=plan.max_concurrency, watch=watch)
     report.add(plan, point, run, None)
     if run.interrupted:

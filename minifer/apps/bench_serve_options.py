@@ -17,15 +17,19 @@ if TYPE_CHECKING:
 
 BACKENDS = (*APIS, "in-process")
 READY_S = 600.0
+SAMPLING = ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 
 
 def add_load_options(parser: argparse.ArgumentParser) -> None:
     """Everything about the server and the requests."""
     group = parser.add_argument_group("server")
     group.add_argument("--backend", default="openai", choices=BACKENDS, help="the API to speak (default openai)")
-    group.add_argument("--base-url", default="http://127.0.0.1:8000", metavar="URL", help="(default %(default)s)")
+    group.add_argument("--base-url", metavar="URL", help="(default: http://HOST:PORT)")
+    group.add_argument("--host", default="127.0.0.1", help="(default %(default)s)")
+    group.add_argument("--port", type=int, default=8000, help="(default %(default)s)")
     group.add_argument("--endpoint", metavar="PATH", help="(default: the backend's own, as /v1/completions)")
     group.add_argument("--model", metavar="NAME", help="(default: the first that the server lists)")
+    group.add_argument("--served-model-name", metavar="NAME", help="what requests call it, if the server does so")
     add_request_options(parser)
     add_workload_options(parser)
     parser.add_argument("--request-rate", default="inf", metavar="R,R", help="requests per second; inf is all at once")
@@ -42,11 +46,14 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--header", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
     group.add_argument("--ignore-eos", action="store_true", help="ask for answers of full length")
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="(default 0: greedy)")
+    for name in SAMPLING:
+        group.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help="(default: the server's)")
     group.add_argument("--extra-body", default="{}", metavar="JSON", help="fields added to every request")
     group.add_argument("--num-warmups", type=int, default=1, metavar="N", help="sent before, in no figure (default 1)")
     group.add_argument(
         "--max-concurrency", type=int, metavar="N", help="requests under way at once (default: no limit)"
     )
+    group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     group.add_argument("--ready-check-timeout-sec", type=float, default=READY_S, metavar="S",
                        help="how long to wait for the server (default %(default)g)")  # fmt: skip
 
@@ -66,6 +73,10 @@ def add_workload_options(parser: argparse.ArgumentParser, num_prompts: int = 100
                "--prefix-repetition-prefix-len": 256, "--prefix-repetition-suffix-len": 256,
                "--prefix-repetition-num-prefixes": 10, "--prefix-repetition-output-len": 128,
                "--custom-output-len": 256}  # fmt: skip
+    group.add_argument("--input-len", type=int, dest="random_input_len", metavar="N", default=argparse.SUPPRESS,
+                       help="the same as --random-input-len")  # fmt: skip
+    group.add_argument("--output-len", type=int, dest="random_output_len", metavar="N", default=argparse.SUPPRESS,
+                       help="the same as --random-output-len")  # fmt: skip
     for name, default in numbers.items():
         group.add_argument(name, type=int, default=default, metavar="N", help="(default %(default)s)")
     group.add_argument("--random-range-ratio", default="0", metavar="R",
@@ -111,7 +122,10 @@ def ask_of(args: argparse.Namespace, model: str) -> Ask:
         extra = None
     if not isinstance(extra, dict):
         raise UsageError(f"--extra-body {args.extra_body!r} is not a JSON object")
-    return Ask(model, args.ignore_eos, args.send_ids, args.temperature, extra)
+    sampling = {name: value for name in SAMPLING if (value := getattr(args, name)) is not None}
+    if "top_k" in sampling:
+        sampling["top_k"] = int(sampling["top_k"])
+    return Ask(model, args.ignore_eos, args.send_ids, args.temperature, sampling, extra)
 
 
 def server_of(args: argparse.Namespace, url: str | None = None, backend: str | None = None) -> Server:
@@ -120,7 +134,7 @@ def server_of(args: argparse.Namespace, url: str | None = None, backend: str | N
     if any(not found or "\r" in value or "\n" in value for _, found, value in pairs):
         raise UsageError(f"--header {args.header}: write KEY=VALUE")
     headers = {name: value for name, _, value in pairs}
-    address = Address.parse(url or args.base_url)
+    address = Address.parse(url or args.base_url or f"http://{args.host}:{args.port}")
     if address.path == "/v1":  # as OpenAI's own clients want it
         address = Address(address.host, address.port, "", address.tls)
     return Server(address, APIS[backend or args.backend], headers, getattr(args, "endpoint", None))

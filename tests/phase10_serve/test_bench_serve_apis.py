@@ -36,12 +36,13 @@ def ask(script, backend, question, arrival=ARRIVAL, headers=None, endpoint=None)
 
 def test_openai_completions_are_asked_in_vllms_words():
     """Text where it is known, ids where asked for or where nothing else is known; the usage is always asked for."""
-    question = Ask("m", ignore_eos=True, temperature=0.0, extra={"top_k": 3})
+    question = Ask("m", ignore_eos=True, temperature=0.0, sampling={"top_k": 3}, extra={"user": "me"})
     script = lambda *_: answer([(0.1, "x")])  # noqa: E731
     _, server = ask(script, "openai", question, headers={"Authorization": "Bearer key"})
     assert server.bodies[0] == {
         "model": "m", "prompt": "twelve words", "max_tokens": 8, "stream": True, "temperature": 0.0, "ignore_eos": True,
         "stream_options": {"include_usage": True}, "top_k": 3,
+        "user": "me",
     }  # fmt: skip
     assert server.paths == ["/v1/completions"]
     assert "Authorization: Bearer key\r\n" in server.heads[0]

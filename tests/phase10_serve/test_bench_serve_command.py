@@ -68,6 +68,19 @@ def test_vllms_keys_are_all_there(capsys, tmp_path):
     assert point == {key: saved[key] for key in point}
 
 
+def test_vllms_other_flags(capsys):
+    """Host and port instead of a URL, the short names of lengths, sampling, and a name that only requests use."""
+    with ServerThread(two) as server:
+        port = server.url.rpartition(":")[2]
+        words = f"--host 127.0.0.1 --port {port} --model tiny --served-model-name other --input-len 3 --output-len 2"
+        more = "--top-k 5 --repetition-penalty 1.5 --num-prompts 1 --num-warmups 0 --vocab-size 9 --disable-tqdm"
+        assert cli.main(["bench", "serve", *words.split(), *more.split()]) == 0
+        (body,) = server.bodies
+    assert (body["model"], len(body["prompt"]), body["max_tokens"]) == ("other", 3, 2)
+    assert (body["top_k"], body["repetition_penalty"]) == (5, 1.5)
+    assert "top_p" not in body
+
+
 def test_several_rates_give_a_figure_and_a_file_each(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ServerThread(two) as server:

@@ -20,7 +20,7 @@ NEWEST = 50
 
 
 @contextlib.contextmanager
-def live(what: str, total: int) -> Iterator[Watch]:
+def live(what: str, total: int, hidden: bool = False) -> Iterator[Watch]:
     """A bar for a run of `total` requests; gives the function to call with the records."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -28,7 +28,7 @@ def live(what: str, total: int) -> Iterator[Watch]:
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(),
                TextColumn("{task.fields[seen]}"))  # fmt: skip
-    with Progress(*columns, console=console, disable=not console.is_terminal, auto_refresh=False) as bar:
+    with Progress(*columns, console=console, disable=hidden or not console.is_terminal, auto_refresh=False) as bar:
         task, last = bar.add_task(what, total=total, seen=""), 0.0
 
         def watch(records: Sequence[Record], done: int) -> None:

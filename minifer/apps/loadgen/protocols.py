@@ -96,12 +96,16 @@ class NdJson:
 
 @dataclass(frozen=True)
 class Ask:
-    """What is the same for all requests of a run: the model's name, sampling, and whether ids or text are sent."""
+    """What is the same for all requests of a run: the model's name, sampling, and whether ids or text are sent.
+
+    `sampling` has OpenAI's and vLLM's names; `extra` goes into the body as it is.
+    """
 
     model: str
     ignore_eos: bool = False
     as_ids: bool = False
     temperature: float | None = 0.0
+    sampling: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -163,7 +167,7 @@ class _OpenAI:
             body["temperature"] = ask.temperature
         if ask.ignore_eos:
             body["ignore_eos"] = True
-        return body
+        return body | dict(ask.sampling)
 
     def _new_text(self, choice: Mapping[str, Any]) -> str:
         raise NotImplementedError
@@ -199,6 +203,9 @@ class ChatCompletions(_OpenAI):
         return (delta.get("reasoning_content") or delta.get("reasoning") or "") + (delta.get("content") or "")
 
 
+OLLAMA_NAMES = {"repetition_penalty": "repeat_penalty"}
+
+
 class Ollama:
     """`/api/generate`."""
 
@@ -214,6 +221,7 @@ class Ollama:
         options: dict[str, Any] = {"num_predict": arrival.output_len, "num_ctx": max(2048, room)}
         if ask.temperature is not None:
             options["temperature"] = ask.temperature
+        options |= {OLLAMA_NAMES.get(name, name): value for name, value in ask.sampling.items()}
         return {"model": ask.model, "prompt": _text(arrival, self.name), "raw": True, "stream": True,
                 "options": options, **ask.extra}  # fmt: skip
 
