@@ -6,6 +6,17 @@
 
 const DRAW_ALL = 96;
 
+/** The last entry of a list in order whose key is at most `limit`. */
+function lastUpTo(entries, limit, key) {
+  let low = 0;
+  let high = entries.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (key(entries[middle]) <= limit) low = middle + 1; else high = middle;
+  }
+  return entries[low - 1];
+}
+
 class Blocks {
   constructor(run) {
     this.run = run;
@@ -35,7 +46,7 @@ class Blocks {
 
   /** Positions of a request that are in the cache when a step is over. */
   computedAt(life, step) {
-    const work = life.work.findLast((one) => one.step <= step);
+    const work = lastUpTo(life.work, step, (one) => one.step);
     const admission = life.admitted.findLast(([at]) => at <= step) ?? [-1, 0];
     return work && work.step >= admission[0] ? work.first + work.count : admission[1];
   }
@@ -81,7 +92,7 @@ class Blocks {
   /** Blocks that became full with this work can be found from now on, unless equal ones can already. */
   register(state, work) {
     const life = this.run.lives[work.life];
-    const blocks = life.tables.findLast(([step]) => step <= work.step)?.[1] ?? [];
+    const blocks = lastUpTo(life.tables, work.step, ([step]) => step)?.[1] ?? [];
     const full = Math.min(Math.floor((work.first + work.count) / this.size), blocks.length);
     const chain = state.chains.get(life.index) ?? state.chains.set(life.index, []).get(life.index);
     for (let place = chain.length; place < full; place += 1) {
@@ -109,12 +120,14 @@ class Blocks {
   /** Every block that is not blank while a step runs, with what is in it when the step ends. */
   at(step) {
     const cells = new Map();
+    const computed = new Map(); // by request, since one holds many blocks
     for (const hold of this.holds) {
       if (hold.first > step) break;
       if (hold.last < step) continue;
       const cell = cells.get(hold.block) ?? cells.set(hold.block, { owners: [], used: 0, idle: false }).get(hold.block);
       cell.owners.push(hold.life);
-      cell.used = Math.max(cell.used, this.used(hold.place, this.computedAt(this.run.lives[hold.life], step)));
+      if (!computed.has(hold.life)) computed.set(hold.life, this.computedAt(this.run.lives[hold.life], step));
+      cell.used = Math.max(cell.used, this.used(hold.place, computed.get(hold.life)));
     }
     for (const free of this.idle) {
       if (free.first <= step && step <= free.last && !cells.has(free.block)) {

@@ -121,7 +121,12 @@ function play() {
 }
 
 function wireScrubber() {
-  byId("slider").addEventListener("input", (event) => goTo(Number(event.target.value)));
+  // A dragged slider speaks more often than a screen can be drawn: only its last word before a frame counts.
+  let wanted = null;
+  byId("slider").addEventListener("input", (event) => {
+    if (wanted === null) requestAnimationFrame(() => { goTo(wanted); wanted = null; });
+    wanted = Number(event.target.value);
+  });
   byId("play").addEventListener("click", play);
   byId("back").addEventListener("click", () => goTo(state.step - 1));
   byId("forth").addEventListener("click", () => goTo(state.step + 1));

@@ -44,7 +44,7 @@ class Roof {
     const high = Math.log10(Math.max(1000, 10 * peak / rate));
     const top = Math.log10(peak * 3);
     const base = Math.min(top - 4, Math.log10(rate * 0.1));
-    const x = (v) => left + (width - left - 12) * (Math.log10(v) - low) / (high - low);
+    const x = (v) => left + (width - left - 24) * (Math.log10(v) - low) / (high - low);
     const y = (v) => bottom - (bottom - 12) * (Math.log10(v) - base) / (top - base);
     const svg = el("svg:svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", class: "roof", "aria-label": "Roofline: the operations of this step. The table below has the numbers." });
     for (let power = Math.ceil(low); power <= high; power += 1) {
@@ -52,17 +52,18 @@ class Roof {
         el("svg:text", { x: x(10 ** power), y: bottom + 14, "text-anchor": "middle" }, String(10 ** power)));
     }
     for (let power = Math.ceil(base); power <= top; power += 1) {
-      svg.append(el("svg:line", { x1: left, x2: width - 12, y1: y(10 ** power), y2: y(10 ** power), class: "grid" }),
+      svg.append(el("svg:line", { x1: left, x2: width - 24, y1: y(10 ** power), y2: y(10 ** power), class: "grid" }),
         el("svg:text", { x: left - 5, y: y(10 ** power) + 4, "text-anchor": "end" }, withUnit(10 ** power, "")));
     }
     const ridge = peak / rate;
     svg.append(
-      el("svg:path", { d: `M${x(10 ** low)} ${y(rate * 10 ** low)}L${x(ridge)} ${y(peak)}H${width - 12}`, class: "ceiling" }),
-      el("svg:text", { x: width - 14, y: y(peak) - 6, "text-anchor": "end" }, "arithmetic"),
+      el("svg:path", { d: `M${x(10 ** low)} ${y(rate * 10 ** low)}L${x(ridge)} ${y(peak)}H${width - 24}`, class: "ceiling" }),
+      el("svg:text", { x: width - 26, y: y(peak) - 6, "text-anchor": "end" }, "arithmetic"),
       el("svg:text", { x: x(ridge / 8), y: y(peak / 8) - 12, "text-anchor": "end" }, "reading"),
       el("svg:text", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }, "FLOP for each byte moved"),
       el("svg:text", { x: 4, y: 10 }, "FLOP/s"));
     const phase = step.prefillTokens > step.decodes ? "prefill" : "decode";
+    this.labels = [];
     rows.forEach(([name, part]) => this.dot(svg, x, y, name, part, phase, 10 ** base, width));
     return svg;
   }
@@ -73,8 +74,11 @@ class Roof {
     const radius = Math.max(3, Math.min(20, 3 + 17 * Math.sqrt(part.s / Math.max(this.step.ms / 1000, 1e-9))));
     const share = Math.round(100 * this.floor(part) / part.s);
     const end = at[0] > width - 150;
+    let low = at[1] + 4;
+    while (this.labels.some(([x0, y0]) => Math.abs(x0 - at[0]) < 130 && Math.abs(y0 - low) < 13)) low -= 13;
+    this.labels.push([at[0], low]);
     svg.append(el("svg:circle", { cx: at[0], cy: at[1], r: radius, class: `dot ${phase}` }),
-      el("svg:text", { x: at[0] + (end ? -1 : 1) * (radius + 4), y: at[1] + 4, class: "dotlabel", "text-anchor": end ? "end" : "start" },
+      el("svg:text", { x: at[0] + (end ? -1 : 1) * (radius + 4), y: low, class: "dotlabel", "text-anchor": end ? "end" : "start" },
         `${CLASS_NAMES[name]} ${share} %`));
   }
 

@@ -191,12 +191,13 @@ function limits(run, ceilings) {
     const found = limitOf(steps, ceilings);
     const side = `${three(found.intensity)} FLOP for each byte, ${found.intensity > ridge ? "above" : "below"} the ridge of ${three(ridge)}`;
     const share = `${Math.round(100 * found.floor / found.total)} % of what the roof allows${lostTo(found)}`;
+    const ran = found.floor < found.total / 3 ? "is work whose limit would be" : "ran into";
     const why = {
-      arithmetic: `ran into arithmetic (${side}): every weight that is read serves many tokens`,
-      reading: `ran into reading memory (${side}): all weights are read for one token of each request`,
+      arithmetic: `${ran} arithmetic (${side}): every weight that is read serves many tokens`,
+      reading: `${ran} reading memory (${side}): all weights are read for one token of each request`,
       overhead: `ran into overhead (${side}): the calls around the work take longer than the work would under the roof`,
     }[found.kind];
-    return `${name[0].toUpperCase()}${name.slice(1)} ${why}; it reached ${share}.`;
+    return `${name[0].toUpperCase()}${name.slice(1)} ${why}; ${found.floor < found.total / 3 ? "in this run it reached only" : "it reached"} ${share}.`;
   });
   return { answer: told[0] ?? "", more: told.slice(1).join(" "), step: groups.decode[0]?.index };
 }

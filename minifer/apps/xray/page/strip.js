@@ -30,7 +30,8 @@ class Strip {
   }
 
   show(run, life, step) {
-    const rows = tokensOf(run, life);
+    const rows = this.life === life && this.counted === life.tokens.length ? this.rows : tokensOf(run, life);
+    Object.assign(this, { life, counted: life.tokens.length, rows });
     const known = rows.filter((row) => row.step !== null && row.step <= step).length;
     const from = Math.max(0, Math.min(rows.length - CHIPS, known - (CHIPS >> 1)));
     const shown = rows.slice(from, from + CHIPS);
@@ -45,7 +46,6 @@ class Strip {
       + `${count(life.tokens.length, "token")} in the answer. `
       + (now.length ? `Step ${step + 1} worked on the outlined ${now.length === 1 ? "one" : now.length}.` : `Step ${step + 1} did nothing for it.`)
       + ` The bar under a token is its time.${cut}`;
-    this.rows = rows;
   }
 
   chip(row, step, most) {

@@ -196,7 +196,8 @@ function drawBrackets(place, run, life, stepIndex) {
   const svg = el("svg:svg", { viewBox: `0 0 ${width} 92`, width, height: 92, role: "img", class: "brackets" });
   const parts = [];
   const bracket = (from, to, y, text, kind) => {
-    const label = el("svg:text", { x: Math.min(Math.max((x(from) + x(to)) / 2, 70), width - 70), y: y - 5, "text-anchor": "middle" }, text);
+    const half = text.length * 3.3 + 4;
+    const label = el("svg:text", { x: Math.min(Math.max((x(from) + x(to)) / 2, half), width - half), y: y - 5, "text-anchor": "middle" }, text);
     svg.append(el("svg:path", { d: `M${x(from)} ${y + 6}V${y}H${x(to)}V${y + 6}`, class: `bracket ${kind}` }), label);
     parts.push(text);
   };
@@ -210,7 +211,7 @@ function drawBrackets(place, run, life, stepIndex) {
     bar(life.times[0], life.times.at(-1), "decode");
     const gaps = run.itl(life);
     svg.append(el("svg:text", { x: width - 6, y: 84, "text-anchor": "end" },
-      `gaps between tokens (ITL): median ${duration(median(gaps))}, longest ${duration(Math.max(...gaps))}`));
+      `${width < 480 ? "" : "gaps between tokens, "}ITL: median ${duration(median(gaps))}, longest ${duration(Math.max(...gaps))}`));
     parts.push(`median gap ${duration(median(gaps))}`);
     let drawn = -9;
     for (const time of life.times) {
