@@ -49,9 +49,6 @@ WARPS = 4
 MOST_SPLITS, SHORTEST_STRETCH = 64, 32
 """Into how many stretches a context is cut at most, and how short they may get (as in `paged_split.cu`)."""
 
-TILE_ROWS = 16
-"""Rows of a block of `flash_prefill`."""
-
 OLDEST = {"float32": 70, "float16": 70, "bfloat16": 80}
 """Compute capabilities, times ten, from which on a dtype's kernels compile: Volta, and Ampere for bfloat16."""
 
@@ -303,7 +300,8 @@ class Ops:
 
     def _attend_prefilling(self, q: Any, k: Any, v: Any, spans: Spans, out: Any, block_size: int) -> None:
         c, group = self.config, self.config.num_attention_heads // self.config.num_key_value_heads
-        tiles = -(-spans.longest * group // TILE_ROWS)
+        tile_rows = 32 if c.head_dim <= 64 else 16  # as in flash_prefill.cu
+        tiles = -(-spans.longest * group // tile_rows)
         self.kernels(
             "flash_prefill", (tiles, c.num_key_value_heads, len(spans.lengths)), 128, q, k, v, spans.starts,
             spans.counts, spans.lengths, spans.tables, out, c.num_key_value_heads, block_size, spans.tables.shape[1],

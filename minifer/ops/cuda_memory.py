@@ -35,9 +35,13 @@ class DeviceStore:
         self.num_blocks, self.block_size, self.num_slots = num_blocks, block_size, num_blocks * block_size
         shape = (config.num_hidden_layers, self.num_slots, config.num_key_value_heads, config.head_dim)
         self._k, self._v = xp.zeros(shape, dtype=dtype), xp.zeros(shape, dtype=dtype)
+        # Filled and copied as bits, because few of CuPy's own kernels know bfloat16.
+        bits = {2: np.uint16, 4: np.uint32}[np.dtype(dtype).itemsize]
+        self._bits = self._k.view(bits), self._v.view(bits)
         if poison:
-            self._k.fill(np.nan)
-            self._v.fill(np.nan)
+            for array in self._bits:
+                array.fill(np.iinfo(bits).max)  # all ones is NaN in each of the three types
+        self._gpu = xp.cuda.Device()
         self._layers = [(self._k[i], self._v[i]) for i in range(shape[0])]
 
     @property
@@ -50,10 +54,15 @@ class DeviceStore:
         return self._layers[index]
 
     def copy_blocks(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Copy whole blocks `(source, destination)` in every layer: the copy of copy-on-write."""
+        """Copy whole blocks `(source, destination)` in every layer: the copy of copy-on-write.
+
+        An engine calls this first in every step, perhaps in another thread than the one that loaded the model; and
+        which GPU is the current one is CuPy's business thread by thread.
+        """
+        self._gpu.use()
         size = self.block_size
         for source, destination in pairs:
-            for array in (self._k, self._v):
+            for array in self._bits:
                 array[:, destination * size : (destination + 1) * size] = array[:, source * size : (source + 1) * size]
 
 
