@@ -3,6 +3,7 @@
 const data = JSON.parse(byId("data").textContent);
 const state = { runs: [], maps: [], shown: 0, step: 0, life: null, follow: true, playing: null };
 const panes = {};
+const NOW_ROWS = 24;
 const reduced = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 const run = () => state.runs[state.shown];
@@ -38,7 +39,9 @@ function refreshStep() {
   panes.lines.forEach((line) => line.run && line.mark(line.run.stepAt(step.end - 1e-6), null, false));
   if (state.life) {
     panes.strip.show(run(), state.life, state.step);
-    drawBrackets(byId("brackets"), run(), state.life, state.step);
+    const seen = `${state.shown} ${state.life.id} ${state.life.times.length} ${byId("brackets").clientWidth}`;
+    if (panes.bracketed !== seen) Object.assign(panes, { bracketed: seen, markBracket: drawBrackets(byId("brackets"), run(), state.life) });
+    panes.markBracket(step);
   }
   panes.map.show(run(), blocks(), state.step);
   panes.roof.show(run(), step, data.ceilings);
@@ -51,9 +54,10 @@ function refreshStep() {
 function drawNow(step) {
   const out = new Map(step.tokens.map(([life, token]) => [life, token]));
   byId("now").replaceChildren(table(`What step ${step.index + 1} ran`, ["request", "phase", "tokens in", "positions", "token out"],
-    step.seqs.slice(0, 64).map((one) => [run().lives[one.life].id, one.prefill ? "prefill" : "decode", one.count,
+    step.seqs.slice(0, NOW_ROWS).map((one) => [run().lives[one.life].id, one.prefill ? "prefill" : "decode", one.count,
       one.count > 1 ? `${one.first} to ${one.first + one.count - 1}` : one.first,
-      out.has(one.life) ? el("bdi", { class: "token" }, run().word(out.get(one.life))) : "none yet"])));
+      out.has(one.life) ? el("bdi", { class: "token" }, run().word(out.get(one.life))) : "none yet"])),
+  step.seqs.length > NOW_ROWS ? el("p", { class: "legend" }, `and ${step.seqs.length - NOW_ROWS} more`) : "");
 }
 
 const TABLES = {

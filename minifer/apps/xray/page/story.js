@@ -40,7 +40,7 @@ function whySecondFaster(run, life) {
     + `values of the ${prompt} tokens before it were waiting in the KV cache. That is decode.`;
   const ratio = compute / second;
   const times = ratio >= 1.15 ? ` ${three(ratio)} times as fast as the first, counted from the start of its computation.`
-    : " In this run it was not faster: "
+    : `${queue > 0.02 * ttft ? " Without the queue" : " In this run"} it was not faster: `
       + (run.steps[life.tokenSteps[1]].prefillTokens ? "its step also computed somebody else's prompt."
         : "so few tokens cost next to nothing; what a step costs here is the step itself.");
   return { answer: first, more: quick + times, step: life.tokenSteps[1] };

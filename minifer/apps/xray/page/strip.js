@@ -33,10 +33,16 @@ class Strip {
     const rows = this.life === life && this.counted === life.tokens.length ? this.rows : tokensOf(run, life);
     Object.assign(this, { life, counted: life.tokens.length, rows });
     const known = rows.filter((row) => row.step !== null && row.step <= step).length;
-    const from = Math.max(0, Math.min(rows.length - CHIPS, known - (CHIPS >> 1)));
+    const around = known - (CHIPS >> 1);
+    const from = Math.max(0, Math.min(rows.length - CHIPS, around - around % 40));
     const shown = rows.slice(from, from + CHIPS);
     const most = Math.max(...rows.map((row) => row.ms ?? 0), 1e-9);
-    this.place.replaceChildren(...shown.map((row) => this.chip(row, step, most)));
+    if (this.drawn !== rows || this.from !== from) {
+      this.chips = shown.map((row) => this.chip(row, most));
+      this.place.replaceChildren(...this.chips);
+      Object.assign(this, { drawn: rows, from });
+    }
+    this.chips.forEach((chip, i) => { chip.className = `chip ${shown[i].kind} ${this.stateOf(shown[i], step)}`; });
     work.chips = shown.length;
     const prompt = rows.filter((row) => row.kind !== "decode");
     const now = rows.filter((row) => row.step === step);
@@ -48,13 +54,16 @@ class Strip {
       + ` The bar under a token is its time.${cut}`;
   }
 
-  chip(row, step, most) {
-    const state = row.step === null || row.step > step ? "later" : row.step === step ? "now" : "done";
+  stateOf(row, step) {
+    return row.step === null || row.step > step ? "later" : row.step === step ? "now" : "done";
+  }
+
+  chip(row, most) {
     const cost = row.ms === null ? "" : duration(row.ms);
     const bar = el("span", { class: "cost" });
     bar.style.width = `${Math.max(2, 100 * (row.ms ?? 0) / most)}%`;
     const said = `${row.what}${cost ? `, ${cost}` : ""}${row.step === null ? "" : `, step ${row.step + 1}`}`;
-    return el("li", { class: `chip ${row.kind} ${state}`, title: said },
+    return el("li", { title: said },
       el("bdi", { class: "token" }, row.text), el("span", { class: "price" }, row.kind === "decode" ? cost : ""), bar,
       el("span", { class: "sr" }, `, ${said}`));
   }

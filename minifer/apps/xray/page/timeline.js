@@ -186,8 +186,8 @@ class Timeline {
   }
 }
 
-/** Brackets of one request: queue, TTFT, and every gap between two tokens. */
-function drawBrackets(place, run, life, stepIndex) {
+/** Brackets of one request: queue, TTFT, and every gap between two tokens. Returns what marks a step in them. */
+function drawBrackets(place, run, life) {
   const width = Math.max(280, place.clientWidth || 600);
   const ttft = run.ttft(life);
   const end = life.finished ?? life.times.at(-1) ?? run.end;
@@ -225,10 +225,14 @@ function drawBrackets(place, run, life, stepIndex) {
     svg.append(el("svg:text", { x: 6, y: 84 }, `queue ${duration(queue)}`));
     parts.unshift(`in the queue ${duration(queue)}`);
   }
-  const now = run.steps[stepIndex];
-  if (now && now.end >= life.arrival && now.start <= end) {
-    svg.append(el("svg:line", { x1: x(Math.min(now.end, end)), x2: x(Math.min(now.end, end)), y1: 30, y2: 68, class: "now" }));
-  }
+  const now = el("svg:line", { y1: 30, y2: 68, class: "now" });
+  svg.append(now);
   svg.setAttribute("aria-label", `${life.id}: ${parts.join("; ") || "no token yet"}`);
   place.replaceChildren(svg);
+  /** Move the mark of the present step; outside the request's life there is none. */
+  return (step) => {
+    const inside = step.end >= life.arrival && step.start <= end;
+    now.setAttribute("visibility", inside ? "visible" : "hidden");
+    for (const name of ["x1", "x2"]) now.setAttribute(name, x(Math.min(step.end, end)));
+  };
 }
