@@ -113,7 +113,9 @@ def events_of(data: bytes) -> list[Any]:
     assert text.endswith("\n\n")
     found = []
     for event in text[:-2].split("\n\n"):
-        assert event.startswith("data: ") and "\n" not in event and "\r" not in event
+        assert event.startswith("data: ")
+        assert "\n" not in event
+        assert "\r" not in event
         found.append(event[6:] if event == "data: [DONE]" else json.loads(event[6:]))
     return found
 

@@ -28,7 +28,8 @@ def llama(server):
 def test_openai_python(gpt):
     assert [model.id for model in gpt.models.list()] == ["tiny"]
     whole = gpt.completions.create(model="tiny", prompt=PROMPT, temperature=0, max_tokens=6, logprobs=2)
-    assert whole.choices[0].finish_reason == "length" and len(whole.choices[0].logprobs.tokens) == 6
+    assert whole.choices[0].finish_reason == "length"
+    assert len(whole.choices[0].logprobs.tokens) == 6
     stream = gpt.completions.create(model="tiny", prompt=PROMPT, temperature=0, max_tokens=6, stream=True)
     assert "".join(chunk.choices[0].text for chunk in stream) == whole.choices[0].text
 
@@ -37,7 +38,8 @@ def test_openai_python_chats(gpt):
     ask = {"model": "tiny", "messages": TALK, "temperature": 0, "max_tokens": 6}
     whole = gpt.chat.completions.create(**ask, logprobs=True, top_logprobs=2)
     answer = whole.choices[0]
-    assert answer.message.role == "assistant" and len(answer.logprobs.content) == 6
+    assert answer.message.role == "assistant"
+    assert len(answer.logprobs.content) == 6
     assert len(answer.logprobs.content[0].top_logprobs) == 2
     chunks = list(gpt.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == answer.message.content
@@ -47,7 +49,8 @@ def test_openai_python_chats(gpt):
 def test_openai_python_errors(gpt):
     with pytest.raises(openai.NotFoundError) as missing:
         gpt.completions.create(model="nobody", prompt=PROMPT)
-    assert missing.value.code == "model_not_found" and missing.value.param == "model"
+    assert missing.value.code == "model_not_found"
+    assert missing.value.param == "model"
     with pytest.raises(openai.BadRequestError):
         gpt.completions.create(model="tiny", prompt="")
 
@@ -56,10 +59,15 @@ def test_ollama_python(llama):
     assert [model.model for model in llama.list().models] == ["tiny"]
     options = {"temperature": 0, "num_predict": 6}
     whole = llama.generate("tiny", "Hello", options=options)
-    assert whole.done and whole.done_reason == "length" and whole.eval_count == 6 and whole.eval_duration > 0
-    assert whole.prompt_eval_count > 6 and whole.total_duration >= whole.eval_duration
+    assert whole.done
+    assert whole.done_reason == "length"
+    assert whole.eval_count == 6
+    assert whole.eval_duration > 0
+    assert whole.prompt_eval_count > 6
+    assert whole.total_duration >= whole.eval_duration
     parts = list(llama.generate("tiny", "Hello", options=options, stream=True))
-    assert "".join(part.response for part in parts) == whole.response and parts[-1].done
+    assert "".join(part.response for part in parts) == whole.response
+    assert parts[-1].done
     assert not any(part.done for part in parts[:-1])
 
 
@@ -67,7 +75,8 @@ def test_ollama_python_chats(llama):
     options = {"temperature": 0, "num_predict": 6}
     whole = llama.chat("tiny", TALK, options=options)
     parts = list(llama.chat("tiny", TALK, options=options, stream=True))
-    assert "".join(part.message.content for part in parts) == whole.message.content and whole.message.content
+    assert "".join(part.message.content for part in parts) == whole.message.content
+    assert whole.message.content
     assert llama.show("tiny").modelinfo["llama.context_length"] == 1024
     assert llama.ps().models[0].model == "tiny"
 
@@ -87,7 +96,8 @@ def test_curl(server):
     command = ["curl", "-sSN", "-i", f"{server.url}/v1/completions", "-H", "Content-Type: application/json", "-d", body]
     out = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     head, _, events = out.partition("\n\n")
-    assert head.startswith("HTTP/1.1 200") and "text/event-stream" in head
+    assert head.startswith("HTTP/1.1 200")
+    assert "text/event-stream" in head
     assert events.endswith("data: [DONE]\n\n")
 
 

@@ -49,7 +49,8 @@ def test_buckets_are_cumulative_and_end_with_the_count(server):
         samples = families[f"minifer:{name}"].samples
         buckets = [s.value for s in samples if s.name.endswith("_bucket")]
         count = next(s.value for s in samples if s.name.endswith("_count"))
-        assert buckets == sorted(buckets) and buckets[-1] == count > 0
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == count > 0
         assert next(s for s in samples if s.name.endswith("_bucket") and s.value == count).labels["le"]
     vllm = {"minifer:num_requests_running", "minifer:num_requests_waiting", "minifer:kv_cache_usage_perc"}
     vllm |= {"minifer:prefix_cache_queries", "minifer:prefix_cache_hits", "minifer:num_preemptions"}
@@ -68,9 +69,12 @@ def test_a_shared_beginning_shows_as_prefix_hits(server):
 def test_the_trace_holds_the_routers_choice(server):
     server.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 2})
     lines = [json.loads(line) for line in server.get("/trace").text.splitlines()]
-    assert lines[0]["kind"] == "header" and lines[0]["about"]["replica"] == 0
+    assert lines[0]["kind"] == "header"
+    assert lines[0]["about"]["replica"] == 0
     requests = [line for line in lines if line["kind"] == "request"]
-    assert requests[-1]["replica"] == 0 and requests[-1]["route"] and requests[-1]["matched_tokens"] >= 0
+    assert requests[-1]["replica"] == 0
+    assert requests[-1]["route"]
+    assert requests[-1]["matched_tokens"] >= 0
     assert server.get("/trace?replica=1").status_code == 400
     assert server.get("/trace?replica=-1").status_code == 400
 

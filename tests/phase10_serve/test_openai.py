@@ -13,17 +13,23 @@ TALK = {"messages": [{"role": "user", "content": "Hello, who are you?"}], **GREE
 
 def test_a_completion_says_what_it_cost(server):
     body = server.post("/v1/completions", STORY).json()
-    assert body["object"] == "text_completion" and body["model"] == "tiny" and body["id"].startswith("cmpl-")
+    assert body["object"] == "text_completion"
+    assert body["model"] == "tiny"
+    assert body["id"].startswith("cmpl-")
     (choice,) = body["choices"]
-    assert choice["index"] == 0 and choice["finish_reason"] == "length" and choice["logprobs"] is None
-    assert body["usage"]["prompt_tokens"] == 4 and body["usage"]["completion_tokens"] == 8
+    assert choice["index"] == 0
+    assert choice["finish_reason"] == "length"
+    assert choice["logprobs"] is None
+    assert body["usage"]["prompt_tokens"] == 4
+    assert body["usage"]["completion_tokens"] == 8
     assert body["usage"]["total_tokens"] == 12
     timings = body["timings"]
-    assert timings["cache_n"] + timings["prompt_n"] == 4 and timings["predicted_n"] == 8
+    assert timings["cache_n"] + timings["prompt_n"] == 4
+    assert timings["predicted_n"] == 8
     assert timings["predicted_per_second"] == pytest.approx(7e3 / timings["predicted_ms"])
 
 
-@pytest.mark.parametrize("path, body", [("/v1/completions", STORY), ("/v1/chat/completions", TALK)])
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", STORY), ("/v1/chat/completions", TALK)])
 @pytest.mark.parametrize("include", [True, False, None])
 def test_usage_comes_last_and_only_if_asked_for(server, path, body, include):
     options = {} if include is None else {"stream_options": {"include_usage": include}}
@@ -60,17 +66,20 @@ def test_streamed_is_whole_and_every_choice_ends_once(server, n, more):
 def test_the_role_comes_with_the_first_token(server):
     *chunks, _ = server.events("/v1/chat/completions", TALK)
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    assert deltas[0]["role"] == "assistant" and deltas[0]["content"]
+    assert deltas[0]["role"] == "assistant"
+    assert deltas[0]["content"]
     assert all("role" not in delta for delta in deltas[1:])
     whole = server.post("/v1/chat/completions", TALK).json()["choices"][0]["message"]
-    assert "".join(delta.get("content", "") for delta in deltas) == whole["content"] and whole["role"] == "assistant"
+    assert "".join(delta.get("content", "") for delta in deltas) == whole["content"]
+    assert whole["role"] == "assistant"
 
 
 def test_an_empty_answer_is_an_answer(server):
     body = TALK | {"stop_token_ids": list(range(1200)), "max_tokens": 5}
     *chunks, done = server.events("/v1/chat/completions", body)
     (only,) = chunks
-    assert done == "[DONE]" and only["choices"][0]["finish_reason"] == "stop"
+    assert done == "[DONE]"
+    assert only["choices"][0]["finish_reason"] == "stop"
     assert only["choices"][0]["delta"] == {"role": "assistant", "content": ""}
 
 
@@ -80,7 +89,7 @@ def test_framing(server):
     events_of(reply.content)
 
 
-@pytest.mark.parametrize("text", ["a\nb\r\n\"c\" \\ \u2028 🦙 e\u0301", "\x00\x07", "data: [DONE]\n\n"])
+@pytest.mark.parametrize("text", ['a\nb\r\n"c" \\ \u2028 🦙 e\u0301', "\x00\x07", "data: [DONE]\n\n"])
 def test_hostile_characters_survive_the_stream(server, text):
     ids = server.post("/tokenize", {"content": text}).json()["tokens"]
     *chunks, _ = server.events("/v1/completions", {"prompt": ids, "echo": True, "max_tokens": 0})
@@ -118,7 +127,8 @@ def test_prompt_forms(server):
     text = server.post("/v1/completions", STORY).json()["choices"][0]["text"]
     for prompt, count in ((ids, 1), ([STORY["prompt"]] * 2, 2), ([ids, ids, ids], 3)):
         choices = server.post("/v1/completions", STORY | {"prompt": prompt}).json()["choices"]
-        assert [c["text"] for c in choices] == [text] * count and [c["index"] for c in choices] == list(range(count))
+        assert [c["text"] for c in choices] == [text] * count
+        assert [c["index"] for c in choices] == list(range(count))
 
 
 BAD_COMPLETIONS = [
@@ -194,7 +204,9 @@ def test_bad_chats_are_400_in_openais_form(server, wrong):
 def check_error(reply, status):
     assert reply.status_code == status, reply.text
     error = reply.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"} and error["message"] and error["type"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert error["type"]
 
 
 def test_unknown_models_and_paths(server):
@@ -221,7 +233,9 @@ def test_long_prompts_are_refused_with_counts_and_never_cut(server):
     reply = server.post("/v1/completions", {"prompt": ids, "max_tokens": 5})
     check_error(reply, 400)
     error = reply.json()["error"]
-    assert error["code"] == "context_length_exceeded" and "1020" in error["message"] and "1024" in error["message"]
+    assert error["code"] == "context_length_exceeded"
+    assert "1020" in error["message"]
+    assert "1024" in error["message"]
     body = server.post("/v1/completions", {"prompt": ids, "max_tokens": 4}).json()
     assert body["usage"]["prompt_tokens"] == 1020
     check_error(server.post("/v1/completions", {"prompt": "a" * 1_000_000, "max_tokens": 1}), 400)
@@ -237,4 +251,5 @@ def test_many_streams_at_once_equal_their_solos(server):
         streams = list(pool.map(lambda body: server.events("/v1/completions", body), bodies))
     for alone, (*chunks, _) in zip(solo, streams, strict=True):
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == alone["text"]
-        assert sum((chunk["choices"][0]["logprobs"]["tokens"] for chunk in chunks), []) == alone["logprobs"]["tokens"]
+        tokens = [token for chunk in chunks for token in chunk["choices"][0]["logprobs"]["tokens"]]
+        assert tokens == alone["logprobs"]["tokens"]

@@ -21,8 +21,10 @@ def test_every_choice_lives_and_names_a_reason(policy, steps):
                 router.choose(prompt, load, alive)
             continue
         choice = router.choose(prompt, load, alive)
-        assert alive[choice.replica] and choice.reason
-        assert choice.matched_tokens % 4 == 0 and choice.matched_tokens <= len(prompt)
+        assert alive[choice.replica]
+        assert choice.reason
+        assert choice.matched_tokens % 4 == 0
+        assert choice.matched_tokens <= len(prompt)
 
 
 @given(st.integers(1, 6), st.integers(1, 40))

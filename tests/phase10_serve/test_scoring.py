@@ -36,14 +36,17 @@ def test_echo_with_logprobs(expected, chunk, max_tokens):
 
 def check(choice, ids, logprobs, max_tokens):
     found = choice["logprobs"]
-    assert choice["text"].startswith(TEXT) and "".join(found["tokens"][: len(ids)]) == TEXT
+    assert choice["text"].startswith(TEXT)
+    assert "".join(found["tokens"][: len(ids)]) == TEXT
     assert {len(column) for column in found.values()} == {len(ids) + max_tokens}
-    assert found["token_logprobs"][0] is None and found["top_logprobs"][0] is None
+    assert found["token_logprobs"][0] is None
+    assert found["top_logprobs"][0] is None
     np.testing.assert_allclose(found["token_logprobs"][1 : len(ids)], logprobs, rtol=1e-4, atol=1e-4)
     for token, logprob, top in zip(
         found["tokens"][1:], found["token_logprobs"][1:], found["top_logprobs"][1:], strict=True
     ):
-        assert len(top) == 2 and max(top.values()) >= logprob
+        assert len(top) == 2
+        assert max(top.values()) >= logprob
         assert token not in top or top[token] == pytest.approx(logprob)
 
 
@@ -60,9 +63,11 @@ def test_scored_and_plain_prompts_share_a_step(server, expected):
 def test_a_prompt_of_one_token_has_nothing_to_score(server):
     body = {"prompt": [300], "max_tokens": 0, "echo": True, "logprobs": 1}
     found = server.post("/v1/completions", body).json()["choices"][0]["logprobs"]
-    assert found["token_logprobs"] == [None] and len(found["tokens"]) == 1
+    assert found["token_logprobs"] == [None]
+    assert len(found["tokens"]) == 1
     *chunks, _ = server.events("/v1/completions", {**body, "prompt": [300, 301]})
-    assert sum((c["choices"][0]["logprobs"]["tokens"] for c in chunks), []) == server_pieces(server, [300, 301])
+    tokens = [token for c in chunks for token in c["choices"][0]["logprobs"]["tokens"]]
+    assert tokens == server_pieces(server, [300, 301])
 
 
 def server_pieces(server, ids):

@@ -6,6 +6,7 @@ MINIFER_SOAK_S sets the length in seconds (600 for the real one; the default onl
 import asyncio
 import os
 import random
+import sys
 import time
 
 import httpx
@@ -95,7 +96,9 @@ def test_soak():
             assert server.quiet()
             server.log.clear()
             samples.append(memory_mb(pids))
-        print(f"\n{SECONDS:.0f} s, {sum(total.values())} requests {total}; MB: {[round(s) for s in samples]}")
+        sys.stderr.write(
+            f"\n{SECONDS:.0f} s, {sum(total.values())} requests {total}; MB {[round(s) for s in samples]}\n"
+        )
         half = len(samples) // 2
         growth = sum(samples[half:]) / len(samples[half:]) - sum(samples[:half]) / max(1, half)
         assert growth < 0.02 * samples[0] + 4, samples

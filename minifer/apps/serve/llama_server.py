@@ -1,7 +1,7 @@
 """llama-server's language, as far as it is not OpenAI's: /health, /props, /tokenize, /detokenize.
 
-Its `timings` are in every completion (`openai.timings`). One default is not llama-server's: `/tokenize` reads control
-tokens in the text as plain text unless `parse_special` is true, as everywhere in minifer.
+Its `timings` are in every completion (`openai_answer.timings`). One default is not llama-server's: `/tokenize` reads
+control tokens in the text as plain text unless `parse_special` is true, as everywhere in minifer.
 """
 
 from typing import Any

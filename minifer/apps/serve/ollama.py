@@ -18,7 +18,8 @@ from typing import Any
 from minifer import __version__
 from minifer.apps.serve.answers import Group
 from minifer.apps.serve.messages import Costs, Piece
-from minifer.apps.serve.openai import broken, messages_of, refuse, stops_of
+from minifer.apps.serve.openai import messages_of, refuse, stops_of
+from minifer.apps.serve.openai_answer import broken
 from minifer.apps.serve.protocol import ApiError, Field, read
 from minifer.apps.serve.reply import Call, Events, as_json
 from minifer.apps.serve.service import Service, sampling
