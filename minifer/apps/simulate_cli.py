@@ -220,7 +220,7 @@ def arrivals_of(args: argparse.Namespace, vocab_size: int, rate: float) -> Itera
     return iter(
         make_workload(
             args.dataset_name,
-            num_prompts=args.num_prompts or MOST_PROMPTS,
+            num_prompts=MOST_PROMPTS if args.num_prompts is None else args.num_prompts,
             seed=args.seed,
             vocab_size=vocab_size,
             request_rate=rate,

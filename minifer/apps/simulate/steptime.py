@@ -211,10 +211,13 @@ class FittedTime:
         return lambda seen: plain + self.key_s * seen
 
     def _curve(self, rows: int) -> float:
-        """Linear between measured points, and beyond the last one along its last piece."""
+        """Linear between measured points; beyond the last one along its last piece, but never downwards."""
         at, seconds = self.at_rows, self.rows_s
         i = min(max(bisect_right(at, rows) - 1, 0), len(at) - 2)
-        return seconds[i] + (seconds[i + 1] - seconds[i]) * (rows - at[i]) / (at[i + 1] - at[i])
+        rise = seconds[i + 1] - seconds[i]
+        if rows > at[-1]:
+            rise = max(rise, 0.0)
+        return seconds[i] + rise * (rows - at[i]) / (at[i + 1] - at[i])
 
 
 def chunk_work(length: int, context: int, window: int) -> tuple[int, int]:
