@@ -12,9 +12,9 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-IDLE_S = 0.004
+IDLE_S = 0.002
 """So long nothing may arrive before the time jumps: loopback needs a few microseconds."""
-HANGS_AFTER = 2000
+HANGS_AFTER = 4000
 
 Step = tuple[float, bytes]
 """Bytes, and when they are sent: seconds after the request has arrived."""

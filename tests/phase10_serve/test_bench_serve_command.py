@@ -73,7 +73,7 @@ def test_vllms_other_flags(capsys):
     with ServerThread(two) as server:
         port = server.url.rpartition(":")[2]
         words = f"--host 127.0.0.1 --port {port} --model tiny --served-model-name other --input-len 3 --output-len 2"
-        more = "--top-k 5 --repetition-penalty 1.5 --num-prompts 1 --num-warmups 0 --vocab-size 9 --disable-tqdm"
+        more = "--top-k 5 --repetition-penalty 1.5 --num-prompts 1 --num-warmups 0 --send-ids --disable-tqdm"
         assert cli.main(["bench", "serve", *words.split(), *more.split()]) == 0
         (body,) = server.bodies
     assert (body["model"], len(body["prompt"]), body["max_tokens"]) == ("other", 3, 2)
