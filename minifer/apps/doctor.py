@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from minifer import __version__
+from minifer.apps.testing.kernel_cpu import why_no_compiler
 
 GB = 1e9
 MODEL_MEMORY_BYTES = 1.0 * GB  # SmolLM2-135M in float32: 538 MB of weights, its vocabulary, a cache, and Python
@@ -67,6 +68,7 @@ def examine() -> dict[str, Any]:
         "blas": blas(),
         "memory": memory(),
         "gpu": gpu(),
+        "kernels_on_cpu": {"why_not": why_no_compiler()},
         "cache": cache(),
     }
     report["limits"] = [vars(limit) for limit in limits(report)]
@@ -168,6 +170,9 @@ def limits(report: Mapping[str, Any]) -> Iterator[Limit]:
     """What will not run on the machine that `report` describes."""
     if report["gpu"].get("name") is None:
         yield Limit("--device cuda", report["gpu"]["why_not"], "everything also runs on the CPU")
+    if report["kernels_on_cpu"]["why_not"]:
+        why = report["kernels_on_cpu"]["why_not"]
+        yield Limit("--device strict, and kernels on the CPU", why, "kernels can still be read, and run on a GPU")
     yield from _space_limits(report)
     if not report["blas"]:
         why = "this NumPy's BLAS does not let its threads be counted or set (Accelerate on macOS)"

@@ -7,6 +7,7 @@ from minifer.apps import cli, doctor
 HEALTHY = {
     "versions": dict.fromkeys(doctor.OPTIONAL, "1.0"),
     "gpu": {"name": "a GPU"},
+    "kernels_on_cpu": {"why_not": None},
     "memory": {"available_bytes": 8e9},
     "blas": [{"num_threads": 2}],
     "cpu": {"usable_cores": 2},
@@ -27,6 +28,7 @@ def test_a_healthy_machine_has_no_limits():
 def test_each_lack_is_named():
     """One lack, one line."""
     assert refused(gpu={"name": None, "why_not": "no driver"}) == ["--device cuda"]
+    assert refused(kernels_on_cpu={"why_not": "no g++"}) == ["--device strict, and kernels on the CPU"]
     assert refused(memory={"available_bytes": 0.5e9}) == ["smollm2-135m"]
     assert refused(blas=[]) == ["setting the number of threads"]
     assert refused(cpu={"usable_cores": 1}) == ["figures with several threads"]

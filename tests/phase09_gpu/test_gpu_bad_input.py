@@ -55,6 +55,7 @@ def test_no_such_gpu(monkeypatch):
         select_device("cuda:2")
 
 
+@needs_compiler
 def test_no_compiler_for_the_stand_in(monkeypatch, strict):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(DeviceError, match="needs a C\\+\\+ compiler, and there is no 'no-such-compiler'"):
