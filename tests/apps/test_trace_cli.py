@@ -37,6 +37,12 @@ def test_lives_as_letters(trace: Trace) -> None:
     assert lines[3] == ". waiting   P prefill   d decode  ..."
 
 
+def test_a_column_shows_what_fills_most_of_it() -> None:
+    """Two short decodes together are longer than the prefill between them."""
+    parts = [("decode", 0, 1.2), ("prefill", 1.2, 3), ("decode", 3, 4), ("waiting", 4, 6.1), ("decode", 6.1, 8)]
+    assert trace_text.strip([{"state": s, "start": a, "end": b} for s, a, b in parts], 8, 2) == "d."
+
+
 def test_slots_as_letters() -> None:
     lines = trace_text.show(closed(), "timeline", None, width=30)
     assert lines[0] == "2 slots, 4 steps, 2 of 7 se..."

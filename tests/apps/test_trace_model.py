@@ -184,11 +184,14 @@ def test_a_run_that_was_cut_short_or_never_began() -> None:
 def test_ended_from_outside() -> None:
     """Between two steps, and while a step runs: its blocks are gone in the next one."""
     end = {"kind": "end", "time": 11.2, "id": "b", "reason": "abort", "error": None}
-    lines = [*records()[:4], end, *records()[4:5]]
-    trace = build(lines)
-    assert (trace.lives[1].reason, trace.lives[1].last_step) == ("abort", 1)
     last = step(3, 11.5, 12.0, [["a", "decode", 7, 1, True]])
-    assert History(build([*lines, last])).usage()[2].held == 2
+    for place in (4, 5):  # before the line of the step that runs b, or after it
+        lines = [*records()[:5], last]
+        lines.insert(place, end)
+        trace = build(lines)
+        life = trace.lives[1]
+        assert (life.reason, life.last_step, round(life.finished or 0, 3)) == ("abort", 1, 1.2)
+        assert [row.held for row in History(trace).usage()] == [2, 3, 2]
 
 
 def test_an_unknown_request_is_named(trace: Trace) -> None:

@@ -210,16 +210,14 @@ class Trace:
         return text if isinstance(text, str) else None
 
     def stays(self) -> list[Stay]:
-        """Who sat in which slot of the batch and when. Whoever comes takes the lowest free slot; in a closed batch
-        (static) a slot stays taken until nobody runs."""
+        """Who sat in which slot of the batch and when. Whoever comes takes the lowest free slot."""
         spans = sorted((first, life.index, last) for life in self.lives for first, last in self._spans(life))
-        closed = any(step.idle_seats for step in self.steps)
         stays: list[Stay] = []
         taken: list[tuple[int, int]] = []  # heap of (last step, slot)
         free: list[int] = []  # heap of slots
         slots = 0
         for first, index, last in spans:
-            while taken and taken[0][0] < first and (not closed or max(taken)[0] < first):
+            while taken and taken[0][0] < first:
                 heapq.heappush(free, heapq.heappop(taken)[1])
             if not free:
                 free, slots = [slots], slots + 1
