@@ -2,7 +2,8 @@
 
 function drawLogits(place, note, run, step, life) {
   const ids = Object.keys(step?.draws ?? {});
-  const id = ids.includes(life?.id) ? life.id : ids[0];
+  const id = ids.includes(life?.key) ? life.key : ids[0];
+  place.nextElementSibling.hidden = id === undefined;
   if (id === undefined) {
     place.replaceChildren();
     const token = step?.tokens.find(([index]) => index === life?.index);
@@ -15,7 +16,7 @@ function drawLogits(place, note, run, step, life) {
   const cut = [draw.temperature === 0 ? "greedy: the likeliest token is taken" : `temperature ${draw.temperature}`,
     draw.top_k > 0 && draw.temperature ? `top-k ${draw.top_k}` : null, draw.top_p < 1 && draw.temperature ? `top-p ${draw.top_p}` : null].filter(Boolean).join(", ");
   const chosen = draw.top.find(([token]) => token === draw.drawn);
-  note.textContent = `${id}, ${cut}. The model gave \u201c${run.word(draw.drawn)}\u201d ${three(100 * chosen[1])} % (place ${draw.rank}). `
+  note.textContent = `${run.known.get(id).id}, ${cut}. The model gave \u201c${run.word(draw.drawn)}\u201d ${three(100 * chosen[1])} % (place ${draw.rank}). `
     + (draw.temperature === 0 ? "" : `${count(draw.kept, "token")} were left to draw from; there it had ${three(100 * chosen[2])} %.`);
   const most = Math.max(...draw.top.map(([, model, after]) => Math.max(model, draw.temperature ? after : 0)));
   place.replaceChildren(...draw.top.map(([token, model, after]) => {

@@ -61,8 +61,8 @@ function drawNow(step) {
 }
 
 const TABLES = {
-  timeline: () => table("Every request", ["request", "arrived", "queue", "first token", "median gap", "tokens", "found in cache", "thrown out", "end"],
-    run().lives.slice(0, 2000).map((life) => [life.id, duration(life.arrival), run().queue(life) === null ? "" : duration(run().queue(life)),
+  timeline: () => table("Every request", ["request", "its id", "arrived", "queue", "first token", "median gap", "tokens", "found in cache", "thrown out", "end"],
+    run().lives.slice(0, 2000).map((life) => [life.id, visible(life.key), duration(life.arrival), run().queue(life) === null ? "" : duration(run().queue(life)),
       run().ttft(life) === null ? "" : duration(run().ttft(life)), life.times.length > 1 ? duration(median(run().itl(life))) : "", life.tokens.length,
       run().cached(life), life.preempted.length, life.reason ?? "running"])),
   strip: () => panes.strip.table(),
@@ -71,7 +71,7 @@ const TABLES = {
   logits: () => {
     const draws = Object.entries(run().steps[state.step].draws);
     return table("Candidates of every token drawn in this step", ["request", "token", "model", "after the cut", "drawn"],
-      draws.flatMap(([id, draw]) => draw.top.map(([token, p, after]) => [id, el("bdi", {}, run().word(token)), `${three(100 * p)} %`,
+      draws.flatMap(([id, draw]) => draw.top.map(([token, p, after]) => [run().known.get(id).id, el("bdi", {}, run().word(token)), `${three(100 * p)} %`,
         `${three(100 * after)} %`, token === draw.drawn ? "yes" : ""])));
   },
 };
@@ -93,9 +93,9 @@ function refreshRun() {
   byId("facts").textContent = [`${count(run().lives.length, "request")}, ${count(run().steps.length, "step")}, ${duration(run().end)}`,
     about.scheduler === "StaticScheduler" ? "static batching" : run().label === "live" ? null : run().label,
     about.cpu, about.room ? `${about.room} room` : null].filter(Boolean).map((text) => visible(String(text))).join(" \u00b7 ");
-  const known = state.life ? run().known.get(state.life.id) : null;
+  const known = state.life ? run().known.get(state.life.key) : null;
   state.life = known ?? run().lives.find((life) => life.times.length > 1) ?? run().lives[0] ?? null;
-  byId("request").replaceChildren(...run().lives.map((life) => el("option", { value: life.index, selected: life === state.life }, visible(life.id))));
+  byId("request").replaceChildren(...run().lives.map((life) => el("option", { value: life.index, selected: life === state.life }, life.id)));
   state.step = Math.min(state.step, run().steps.length - 1);
   if (run().steps.length > 1) panes.timeline.show(run()); else panes.timeline.show(run());
   drawStories();

@@ -3,6 +3,8 @@
 // The same as minifer/apps/view/trace_model.py, which draws figures from the same files. Times become milliseconds
 // after the earliest arrival; steps and requests are counted from 0 and refer to each other by these numbers.
 
+const LONGEST_ID = 8;
+
 class Run {
   constructor(label, records) {
     this.label = label;
@@ -41,8 +43,10 @@ class Run {
   }
 
   born(id, arrival, prompt) {
+    // `key` is the id as recorded; `id` is what the page calls it, since a server's ids are long.
+    const shown = id.length > LONGEST_ID ? `r${this.lives.length + 1}` : visible(id);
     const life = {
-      index: this.lives.length, id, arrival, prompt, siblings: 0, work: [], admitted: [], preempted: [], refused: [],
+      index: this.lives.length, key: id, id: shown, arrival, prompt, siblings: 0, work: [], admitted: [], preempted: [], refused: [],
       tokens: [], times: [], tokenSteps: [], logprobs: [], tables: [], scheduled: null, finished: null, lastStep: null,
       reason: null,
     };

@@ -10,6 +10,7 @@ class Roof {
 
   show(run, step, ceilings) {
     Object.assign(this, { run, step, ceilings });
+    this.place.nextElementSibling.hidden = !step?.ops || !ceilings;
     if (!step?.ops || !ceilings) {
       this.place.replaceChildren();
       this.note.textContent = "This trace does not hold the work of its operations. `minifer xray MODEL \"prompt\"` records it.";
