@@ -42,7 +42,7 @@ from minifer.apps.loadgen.protocols import APIS
 from minifer.apps.loadgen.record import Record
 from minifer.apps.loadgen.run import Run
 from minifer.apps.summary import SLO_SERVER
-from minifer.errors import UsageError
+from minifer.errors import MiniferError, UsageError
 from minifer.formats.atomic import atomic_file
 
 FEWEST_PROMPTS = 100
@@ -84,6 +84,11 @@ def run(args: argparse.Namespace) -> int:
             asyncio.run(comparison.measure())
     except KeyboardInterrupt:
         comparison.interrupted = True
+    except MiniferError:
+        if any(comparison.points.values()):  # a server has gone: what was measured until then is worth knowing
+            comparison.interrupted = True
+            comparison.finish()
+        raise
     return comparison.finish()
 
 

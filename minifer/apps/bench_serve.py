@@ -23,7 +23,7 @@ from minifer.apps.loadgen.local import run_local
 from minifer.apps.loadgen.point import Plan, measure
 from minifer.apps.loadgen.run import Run
 from minifer.apps.summary import SLO_SERVER
-from minifer.errors import UsageError
+from minifer.errors import MiniferError, UsageError
 
 if TYPE_CHECKING:
     from minifer.llm import LLM
@@ -65,6 +65,10 @@ def run(args: argparse.Namespace) -> int:
             asyncio.run(_measure_server(args, report))
     except KeyboardInterrupt:
         report.interrupted = True
+    except MiniferError:
+        if report.points:  # the server has gone: what it did until then is worth knowing
+            report.finish()
+        raise
     return report.finish()
 
 

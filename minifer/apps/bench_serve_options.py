@@ -53,6 +53,7 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-concurrency", type=int, metavar="N", help="requests under way at once (default: no limit)"
     )
+    group.add_argument("--request-timeout", type=float, metavar="S", help="then a request has failed (default: never)")
     group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     group.add_argument("--ready-check-timeout-sec", type=float, default=READY_S, metavar="S",
                        help="how long to wait for the server (default %(default)g)")  # fmt: skip
@@ -137,7 +138,9 @@ def server_of(args: argparse.Namespace, url: str | None = None, backend: str | N
     address = Address.parse(url or args.base_url or f"http://{args.host}:{args.port}")
     if address.path == "/v1":  # as OpenAI's own clients want it
         address = Address(address.host, address.port, "", address.tls)
-    return Server(address, APIS[backend or args.backend], headers, getattr(args, "endpoint", None))
+    return Server(
+        address, APIS[backend or args.backend], headers, getattr(args, "endpoint", None), args.request_timeout
+    )
 
 
 def tokenizer_of(args: argparse.Namespace, model: str) -> "Tokenizer | None":

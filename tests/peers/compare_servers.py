@@ -61,6 +61,7 @@ def compare_command(args: argparse.Namespace) -> list[str]:
         "--tokenizer": args.model,
         "--seed": args.seed,
         "--num-warmups": 2,
+        "--request-timeout": 600,
         "--result-dir": args.result_dir.resolve(),
     }
     command = [sys.executable, "-m", "minifer", "bench", "compare"]

@@ -130,6 +130,19 @@ def test_ollama_takes_part_by_its_own_protocol(capsys, tmp_path, tiny_path):
     assert (about["model"], about["version"], about["backend"]) == ("smollm2:135m", "0.12.6", "ollama")
 
 
+def test_one_server_gone_leaves_what_was_measured(capsys, tmp_path):
+    """Its warm-up fails at the second rate; the first rate is on the page, and as JSON on the screen."""
+    broken = [(0.0, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")]
+    with ServerThread(two) as x, ServerThread(lambda i, _: broken if i > 3 else two()) as y:
+        servers = {"x": x.url, "y": y.url}
+        status, out, found = compare(capsys, tmp_path, servers, "--rate", "100,inf", "--json")
+    assert status == 2
+    printed, end = json.JSONDecoder().raw_decode(out)
+    assert printed == found
+    assert [(name, len(points)) for name, points in found["points"].items()] == [("x", 1), ("y", 1)]
+    assert "the warm-up failed" in out[end:]
+
+
 def test_failed_requests_are_in_the_exit_status(capsys, tmp_path):
     broken = [(0.0, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")]
     with ServerThread(two) as x, ServerThread(lambda i, _: broken if i == 2 else two()) as y:

@@ -111,6 +111,23 @@ def test_failures_come_first_and_in_the_exit_status(capsys):
     assert "the warm-up failed: HTTP 503: full" in err
 
 
+def test_what_was_measured_before_a_server_went_is_shown(capsys):
+    broken = [(0.0, b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")]
+    with ServerThread(lambda i, _: two() if i < 3 else broken) as server:
+        status, out, err = bench(capsys, server, "--num-prompts", "2", "--request-rate", "500,inf")
+    assert status == 2
+    assert "500" in out.splitlines()[1].split()
+    assert "the warm-up failed: HTTP 500" in err
+
+
+def test_an_answer_that_does_not_come_has_failed(capsys):
+    with ServerThread(lambda *_: answer([(30.0, "late")])) as server:
+        words = ["--num-prompts", "1", "--num-warmups", "0", "--request-timeout", "0.05"]
+        status, out, _ = bench(capsys, server, *words)
+    assert status == 1
+    assert "the answer was not complete after 0.05 s" in out
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_ctrl_c_gives_what_there_is(capsys):
     """The fourth of six requests never ends; the three before it are the result."""

@@ -28,6 +28,8 @@ class Server:
     api: Api
     headers: Mapping[str, str] = field(default_factory=dict)
     endpoint: str | None = None
+    limit_s: float | None = None
+    """How long a whole answer may take; None: as long as it likes."""
 
     async def send(self, arrival: Arrival, ask: Ask, record: Record, now: Callable[[], float]) -> None:
         """Send one request and note every event of its answer in `record`. Raises WireError where it breaks off."""
@@ -35,7 +37,11 @@ class Server:
         path = self.endpoint or self.api.path
         reader = EventReader(self.api, record)
         record.sent = now()  # not the time that preparing the body took
-        head = await exchange(self.address, "POST", path, body, self.headers, reader.feed, now)
+        question = exchange(self.address, "POST", path, body, self.headers, reader.feed, now)
+        try:
+            head = await asyncio.wait_for(question, self.limit_s)
+        except TimeoutError:
+            raise WireError(f"the answer was not complete after {self.limit_s:g} s") from None
         reader.end(head.status, now())
 
     async def get_json(self, path: str) -> Any:
