@@ -30,6 +30,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("file", metavar="FILE", help="a trace (.jsonl), or - for stdin")
     parser.add_argument("--what", choices=(*WHAT, *SAME), metavar="VIEW", help=f"{', '.join(WHAT)} (default requests)")
     parser.add_argument("--request", metavar="ID", help="the request that `latency` shows (default: the first)")
+    parser.add_argument("--beside", metavar="FILE", help="another trace, for `timeline` on the same clock")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw the view as .svg or .png")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="write the trace for ui.perfetto.dev")
     parser.add_argument("--width", type=int, metavar="N", help="columns (default: those of the terminal, else 100)")
@@ -43,13 +44,16 @@ def run(args: argparse.Namespace) -> int:
     what = SAME.get(args.what, args.what) or ("latency" if args.request else "requests")
     if args.request is not None and what != "latency":
         raise UsageError(f"--request belongs to --what latency, not to {what}")
+    if args.beside is not None and what != "timeline":
+        raise UsageError(f"--beside belongs to --what timeline, not to {what}")
     trace = trace_model.load(sys.stdin if args.file == "-" else args.file)
     if args.request is not None:
         trace.life(args.request)
     files = [*_figure(args, trace, what), *_perfetto(args, trace)]
     if args.json:
         data = trace_data.KINDS[what](trace, args.request) if what == "latency" else trace_data.KINDS[what](trace)
-        print(json.dumps({"what": what, **data, "files": [str(path) for path in files]}, ensure_ascii=False))
+        beside = {"beside": trace_data.timeline(_other(args))} if args.beside is not None else {}
+        print(json.dumps({"what": what, **data, **beside, "files": [str(path) for path in files]}, ensure_ascii=False))
     elif files:
         print("\n".join(str(path) for path in files))
     else:
@@ -62,11 +66,20 @@ def _figure(args: argparse.Namespace, trace: "Trace", what: str) -> list[Path]:
         return []
     from minifer.apps.view import figure_style, trace_figures
 
-    draw = trace_figures.FIGURES[what]
-    figure = draw(trace, args.request) if what == "latency" else draw(trace)
+    if args.beside is not None:
+        figure = trace_figures.timeline_figure([trace, _other(args)])
+    else:
+        draw = trace_figures.FIGURES[what]
+        figure = draw(trace, args.request) if what == "latency" else draw(trace)
     words = f"{what} of a run of {trace.model}: {len(trace.lives)} requests in {len(trace.steps)} steps"
     with figure_style.style():
         return [figure_style.save(figure, args.figure, f"{what}: {trace.model}", words)]
+
+
+def _other(args: argparse.Namespace) -> "Trace":
+    from minifer.apps.view import trace_model
+
+    return trace_model.load(args.beside)
 
 
 def _perfetto(args: argparse.Namespace, trace: "Trace") -> list[Path]:
@@ -88,4 +101,7 @@ def _show(args: argparse.Namespace, trace: "Trace", what: str) -> None:
     width = args.width or shutil.get_terminal_size((100, 24)).columns
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     lines = [*trace_text.summary(trace, width), "", *trace_text.show(trace, what, args.request, width, color)]
+    if args.beside is not None:
+        other = _other(args)
+        lines += ["", *trace_text.summary(other, width), "", *trace_text.show(other, what, None, width, color)]
     print("\n".join(lines))

@@ -131,11 +131,23 @@ def test_figure_and_perfetto_are_files(file: str, tmp_path: Path, capsys: pytest
     assert json.loads(json_file.read_text())["displayTimeUnit"] == "ms"
 
 
+def test_two_runs_on_one_clock(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text(as_file(long_run(4, 2)).getvalue(), encoding="utf-8")
+    words = ["trace", file, "--what", "timeline", "--beside", str(other)]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["beside"]["steps"] == 10
+    assert main(words) == 0
+    assert "paper: 4 requests" in capsys.readouterr().out
+    assert main([*words, "--figure", str(tmp_path / "both.svg")]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--request", "c"], "no request 'c'; it has a, b"),
         (["--request", "a", "--what", "load"], "--request belongs to --what latency"),
+        (["--beside", "x.jsonl"], "--beside belongs to --what timeline"),
         (["--figure", "x.pdf"], "x.pdf: a figure is written as .svg or .png"),
         (["--what", "weather"], "weather"),
     ],

@@ -187,9 +187,13 @@ def _manifest(out: Path) -> Data:
 
 
 def _as_text(data: Data) -> str:
-    """JSON with one line for each entry of the first two levels: it can be read, and compared line by line."""
-    text = json.dumps(data, ensure_ascii=False)
-    return text.replace("}, {", "},\n{").replace('], "', '],\n"') + "\n"
+    """JSON with a line for each entry, and for each row of a list: it can be read, and compared line by line."""
+    entries = []
+    for name, value in data.items():
+        rows = [json.dumps(row, ensure_ascii=False) for row in value] if isinstance(value, list) else []
+        text = "[\n  " + ",\n  ".join(rows) + "\n ]" if rows else json.dumps(value, ensure_ascii=False)
+        entries.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
 def _alt_text(entries: Mapping[str, Data]) -> str:
