@@ -138,8 +138,8 @@ def measure_model(
 
 def _jobs(model: GpuModel, *, small: bool) -> Iterator[tuple[str, list[Work], Callable[[], list[float]]]]:
     """Name, work and measurement of every row."""
-    cases = [(1, 5), (3, 5)] if small else [(1, 512), (8, 512), (32, 512), (1, 4096)]
-    prompts, steps = ([7], 2) if small else ([512, 2048], 64)
+    cases = [(1, 5)] if small else [(1, 512), (8, 512), (32, 512), (1, 4096)]
+    prompts, steps = ([7], 1) if small else ([512, 2048], 64)
     for batch, context in cases:
         for graphs in (True, False):
             way = "graph" if graphs else "eager"

@@ -41,7 +41,7 @@ def test_every_phase_runs_without_gguf(record):
     assert list(record["phases"]) == ["ceilings", "kernels", "facts", "model tiny", "transformers tiny", "marks"]
     assert set(record["kernels"].values()) == {"right"}
     jobs = [row["job"] for row in record["models"]["tiny"]["rows"]]
-    assert jobs == [f"decode b{b} @ 5, {way}" for b in (1, 3) for way in ("graph", "eager")] + ["prefill 7"]
+    assert jobs == ["decode b1 @ 5, graph", "decode b1 @ 5, eager", "prefill 7"]
     assert all(row["seconds"] > 0 and row["flops"] > 0 for row in record["models"]["tiny"]["rows"])
 
 

@@ -113,8 +113,8 @@ def compile_kernels(
 
     `name` is the file that compile errors and barrier reports speak of; a `#line` in the source overrides it. Of
     `options` (CuPy's and NVRTC's) only `-D...` and `-U...` count. Kernels have C linkage: `extern "C" __global__ void`.
-    With `sanitize` the address and undefined behaviour sanitizers watch (their library must be loaded first, see
-    `tests/phase09_gpu/asan_run.py`).
+    With `sanitize` the address and undefined behaviour sanitizers watch; their library must be loaded first
+    (`tests/phase09_gpu/sanitized.py`).
     Raises DeviceError where there is no compiler, UsageError with the compiler's first complaint for a faulty source.
 
     >>> source = 'extern "C" __global__ void twice(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2.0f; }'

@@ -32,14 +32,17 @@ def run_on_cpu(
     seed: int = 0,
     kernels: Mapping[str, CpuKernels] | None = None,
     drop: BarrierSite | None = None,
+    guards: bool = True,
 ) -> tuple[list[Outcome], list[LaunchReport]]:
-    """Run all launches of a case with one order of threads. `drop` leaves a barrier out."""
+    """Run all launches of a case with one order of threads. `drop` leaves a barrier out; without `guards` arrays end
+    where their memory ends, which is what a sanitizer wants to see."""
 
     def launcher(launch: Launch, args: Sequence[Any]) -> LaunchReport:
         library = kernels[launch.kernel] if kernels else all_kernels(case.build)
         return library.launch(launch.kernel, launch.grid, launch.block, args, seed=seed, drop=drop)
 
-    outcomes, reports = kernel_case.run(case, launcher, guarded, unharmed)
+    place, fetch = (guarded, unharmed) if guards else (np.array, np.asarray)
+    outcomes, reports = kernel_case.run(case, launcher, place, fetch)
     return outcomes, reports
 
 
