@@ -125,14 +125,14 @@ class Run {
   seat() {
     const spans = this.lives.flatMap((life) => this.spansOf(life)).sort((a, b) => a.first - b.first || a.life - b.life);
     const closed = this.steps.some((step) => step.seats > step.running);
-    const taken = [];
+    const taken = []; // by slot: the last step of whoever sits there, or -1
     this.stays = [];
-    this.slots = 0;
     for (const span of spans) {
-      const batchOver = taken.every((last) => last < span.first);
-      let slot = taken.findIndex((last) => last < span.first && (!closed || batchOver));
-      if (closed && batchOver) taken.fill(-1);
-      if (slot < 0) slot = taken.length;
+      if (!closed || taken.every((last) => last < span.first)) {
+        taken.forEach((last, slot) => { if (last < span.first) taken[slot] = -1; });
+      }
+      const free = taken.indexOf(-1);
+      const slot = free < 0 ? taken.length : free;
       taken[slot] = span.last;
       this.stays.push({ ...span, slot });
     }
