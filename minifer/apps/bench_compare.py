@@ -25,6 +25,7 @@ from typing import Any
 
 from minifer.apps import serve_results as results
 from minifer.apps.bench_serve_options import (
+    STARTING_S,
     add_request_options,
     add_workload_options,
     ask_of,
@@ -66,7 +67,7 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--pid", action="append", default=[], metavar="NAME=PID", help="stop this process between turns")
     add_request_options(parser)
     add_workload_options(parser, num_prompts=FEWEST_PROMPTS, input_len=256, output_len=64)
-    parser.set_defaults(ignore_eos=True)
+    parser.set_defaults(ignore_eos=True, ready_check_timeout_sec=STARTING_S)
     group = parser.add_argument_group("result")
     group.add_argument("--goodput", nargs="+", metavar="NAME:MS", help="limits, as ttft:500 tpot:30")
     group.add_argument("--result-dir", type=Path, default=Path("compare"), metavar="DIR", help="(default compare)")
@@ -145,6 +146,8 @@ class Comparison:
         for point, order in enumerate(self._orders()):
             answers: dict[str, list[Record]] = {}
             for peer in order:
+                if sys.stderr.isatty():
+                    print(f"waiting for {peer.name}", file=sys.stderr)
                 try:
                     await peer.begin_turn(self.args.ready_check_timeout_sec)
                     peer.about = peer.about or await describe(peer)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from minifer.tokenizer import Tokenizer
 
 BACKENDS = (*APIS, "in-process")
-READY_S = 600.0
+READY_S, STARTING_S = 10.0, 600.0
+"""How long to wait for a server that should be there, and for one that is being started."""
 SAMPLING = ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 
 
@@ -44,7 +45,8 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
         "--send-ids", action="store_true", help="send prompts as token ids, not as text (backend openai)"
     )
     group.add_argument("--header", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
-    group.add_argument("--ignore-eos", action="store_true", help="ask for answers of full length")
+    group.add_argument("--ignore-eos", action=argparse.BooleanOptionalAction, default=False,
+                       help="ask for answers of full length")  # fmt: skip
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="(default 0: greedy)")
     for name in SAMPLING:
         group.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help="(default: the server's)")
