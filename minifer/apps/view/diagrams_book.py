@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minifer.apps.view import diagrams_boxes, diagrams_data, diagrams_draw, diagrams_words
-from minifer.apps.view.figure_style import caption, save, style
+from minifer.apps.view.figure_style import caption, save, source, style
 from minifer.apps.view.trace_data import Data
-from minifer.apps.view.trace_figures import source
 from minifer.apps.view.trace_model import Trace, load
 from minifer.errors import FormatError, UsageError
 from minifer.formats.atomic import atomic_path

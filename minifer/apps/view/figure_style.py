@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from minifer.apps.view.trace_model import Trace
+
 BLACK, GREY, PALE, LIGHT = "#000000", "#666666", "#E6E6E6", "#BBBBBB"
 BLUE, ORANGE, GREEN, SKY = "#0072B2", "#E69F00", "#009E73", "#56B4E9"
 VERMILION, PURPLE, YELLOW = "#D55E00", "#CC79A7", "#F0E442"
@@ -82,6 +84,13 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
 def caption(figure: "Figure", text: str) -> None:
     """Small words under the figure: where it comes from, what to look at."""
     figure.supxlabel(text, fontsize=7.5, color=GREY)
+
+
+def source(trace: "Trace") -> str:
+    """Where the numbers of a figure come from."""
+    parts = [f"Recorded: {trace.model}", str(trace.about.get("dtype", "")), str(trace.about.get("cpu", ""))]
+    cores = trace.about.get("usable_cores")
+    return ", ".join([part for part in parts if part] + ([f"{cores} cores"] if cores else [])).replace("(R)", "")
 
 
 def bar(ax: "Axes", state: str, row: float, start: float, end: float, height: float = 0.72, **more: Any) -> None:

@@ -20,6 +20,7 @@ from minifer.apps.view.figure_style import (
     new_figure,
     owner_color,
     plain_time,
+    source,
     style,
 )
 from minifer.apps.view.trace_data import Data
@@ -38,8 +39,6 @@ Area = list[tuple[float, float]]
 
 def blocks_figure(trace: Trace) -> "Figure":
     """The map of the blocks, and the use of the pool."""
-    from minifer.apps.view.trace_figures import source
-
     data = trace_data.blocks(trace)
     with style():
         rows = _rows(data)

@@ -30,9 +30,11 @@ from minifer.apps.view.figure_style import (
     flat_bars,
     new_figure,
     plain_time,
+    source,
     state_legend,
     style,
 )
+from minifer.apps.view.trace_block_figures import blocks_figure
 from minifer.apps.view.trace_data import Data
 from minifer.apps.view.trace_model import Trace
 
@@ -43,13 +45,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 48
 """More slots or requests than this get no name and no tick: they could not be read."""
 MOST_BARS = 600
-
-
-def source(trace: Trace) -> str:
-    """Where the numbers of a figure come from."""
-    parts = [f"Recorded: {trace.model}", str(trace.about.get("dtype", "")), str(trace.about.get("cpu", ""))]
-    cores = trace.about.get("usable_cores")
-    return ", ".join([part for part in parts if part] + ([f"{cores} cores"] if cores else [])).replace("(R)", "")
 
 
 # ---- slots of the batch ----------------------------------------------------------------------------------------------
@@ -284,13 +279,6 @@ def cache_figure(trace: Trace) -> "Figure":
         figure.legend(loc="outside upper right", ncols=2, borderaxespad=0.1)
         caption(figure, source(trace))
     return figure
-
-
-def blocks_figure(trace: Trace) -> "Figure":
-    """The blocks of the pool over time, and under it what became of their slots."""
-    from minifer.apps.view.trace_block_figures import blocks_figure as draw
-
-    return draw(trace)
 
 
 FIGURES: dict[str, Callable[..., Any]] = {
