@@ -27,6 +27,9 @@ from minifer.errors import UsageError
 PATIENCE_S = 20.0
 """How long a server may take to end, and all its processes to stand still."""
 
+LOOK_S = 0.5
+"""How often to look whether a server that is being started still runs."""
+
 CAN_STOP = hasattr(signal, "SIGSTOP")
 
 
@@ -58,10 +61,15 @@ class Peer:
         if self.command is not None and self._process is None:
             self._process = _start(self.command, self.log)
         self.wake()
-        try:
-            await self.server.wait_until_ready(ready_s)
-        except WireError as error:
-            raise WireError(f"{self.name}: {error}{self._why()}") from error
+        stop = time.monotonic() + ready_s
+        while True:
+            try:
+                await self.server.wait_until_ready(LOOK_S)
+                return
+            except WireError as error:
+                gone = self._process is not None and self._process.poll() is not None
+                if gone or time.monotonic() >= stop:
+                    raise WireError(f"{self.name}: {'it has ended; ' if gone else ''}{error}{self._why()}") from error
 
     def end_turn(self) -> None:
         """Make it stand still, or end it."""

@@ -230,10 +230,10 @@ def test_ctrl_c_leaves_no_server_standing(capsys, tmp_path, process):
 @POSIX
 def test_a_server_that_does_not_start_says_why(capsys, tmp_path):
     words = "import sys; sys.exit('no such model')"
-    status, out, _ = compare(capsys, tmp_path, {"y": "127.0.0.1:9"}, "--ready-check-timeout-sec", "1", "--start",
+    status, out, _ = compare(capsys, tmp_path, {"y": "127.0.0.1:9"}, "--start",
                              f'y={sys.executable} -c "{words}"')  # fmt: skip
     assert status == 2
-    assert "y: no server at 127.0.0.1:9" in out
+    assert "y: it has ended; no server at 127.0.0.1:9" in out
     assert "no such model" in out
 
 
