@@ -218,7 +218,7 @@ def test_tables_stand_behind_every_picture(open_page):
     page = open_page(page_with(by_hand()))
     for name in ("timeline", "strip", "map"):
         page.click(f"details[data-table={name}] summary")
-        assert page.locator(f"details[data-table={name}] tbody tr").count() > 1
+        page.locator(f"details[data-table={name}] tbody tr").nth(1).wait_for()  # fails where it never comes
     assert "120 ms" in page.inner_text("details[data-table=timeline]")
 
 
