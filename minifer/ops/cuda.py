@@ -177,6 +177,7 @@ class Ops:
             frequencies = rope_frequencies(c.head_dim, c.rope_theta, c.rope_scaling)
             cos, sin = rope_table(np.arange(longest), frequencies)
             self._rope = (self._xp.asarray(cos), self._xp.asarray(sin))
+            self._decoder = None  # its graphs have the old tables' addresses
         return store
 
     def close(self) -> None:

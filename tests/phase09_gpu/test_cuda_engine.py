@@ -153,6 +153,24 @@ def test_logprobs_are_the_cpus(gpu, cpu):
 
 
 @needs_compiler
+def test_no_graph_outlives_its_buffers(cpu):
+    """A prompt larger than any step before moves the buffers while an answer runs from a graph; a larger cache brings
+    longer tables of rotations. What was recorded with the old addresses must not be replayed."""
+    served = small("strict")
+    engine = served.engine(num_blocks=10)
+    first, second = ask("first", PROMPTS[1], 9), ask("second", PROMPTS[2], 3)
+    engine.add(first)
+    for _ in range(4):
+        engine.step()
+    engine.add(second)
+    engine.step()
+    served.ops.new_store(128, 4)
+    engine.run()
+    right = answers(cpu.engine(), [ask("first", PROMPTS[1], 9), ask("second", PROMPTS[2], 3)])
+    assert [first.output_ids, second.output_ids] == right
+
+
+@needs_compiler
 def test_the_meter_counts_a_graphs_work():
     """A replayed step is counted as if its operations had been called one by one, and by the same rules."""
     meters = Meter(), Meter()
