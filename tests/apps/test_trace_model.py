@@ -1,5 +1,7 @@
 """A trace as numbers: worked out on paper, held against the real scheduler, and never trusted."""
 
+import doctest
+import importlib
 import io
 import json
 import random
@@ -197,3 +199,11 @@ def test_ended_from_outside() -> None:
 def test_an_unknown_request_is_named(trace: Trace) -> None:
     with pytest.raises(FormatError, match="no request 'c'; it has a, b"):
         trace.life("c")
+
+
+@pytest.mark.parametrize(
+    "name", ["trace_model", "trace_blocks", "trace_build", "trace_data", "trace_text", "trace_perfetto"]
+)
+def test_examples_in_docstrings(name: str) -> None:
+    module = importlib.import_module(f"minifer.apps.view.{name}")
+    assert doctest.testmod(module).failed == 0
