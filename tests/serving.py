@@ -56,7 +56,7 @@ class Running:
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         while not self._started.wait(0.1):
-            assert self.thread.is_alive(), self.service.failure
+            assert self.thread.is_alive(), "the server did not start"
 
     def _run(self) -> None:
         asyncio.run(self.server.serve(sockets=[self.socket]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from minifer.apps import options
 from minifer.apps.serve.router import POLICIES
-from minifer.errors import DeviceError, UsageError
+from minifer.errors import UsageError
 
 if TYPE_CHECKING:
     from minifer.apps.serve.replica import Replica
@@ -38,8 +38,9 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--route", choices=POLICIES, default="prefix-affinity", help="which replica a request goes to")
     group.add_argument("--max-num-seqs", type=int, metavar="N", help="answers in a batch (default 8)")
     group.add_argument("--max-queue", type=int, default=512, metavar="N", help="unfinished answers before a 429 (512)")
-    group.add_argument("--max-body", type=int, default=8 << 20, metavar="BYTES", help="largest request (8 MiB)")
+    group.add_argument("--max-body", type=int, default=4 << 20, metavar="BYTES", help="largest request (4 MiB)")
     group.add_argument("--max-prompts", type=int, default=128, metavar="N", help="most prompts in one request (128)")
+    group.add_argument("--max-connections", type=int, default=4096, metavar="N", help="then a 503 (4096)")
     group.add_argument("--read-timeout", type=float, default=30.0, metavar="S", help="for a request to arrive (30)")
     group.add_argument("--send-timeout", type=float, default=120.0, metavar="S", help="for a client to read on (120)")
     group.add_argument("--silence", type=float, default=300.0, metavar="S", help="then a busy replica is killed (300)")
@@ -80,13 +81,11 @@ def run(args: argparse.Namespace) -> int:
     print(f"minifer: loading {args.model}", file=sys.stderr, flush=True)
     server.when_started = lambda: print(_welcome(service, f"http://{host}:{where[1]}"), file=sys.stderr, flush=True)
     server.run(sockets=[socket])
-    if service.failure is not None:
-        raise DeviceError(service.failure)
     return 0
 
 
 def _check(args: argparse.Namespace) -> None:
-    least = {"max_queue": 1, "max_body": 1, "max_prompts": 1, "port": 0}
+    least = {"max_queue": 1, "max_body": 1, "max_prompts": 1, "max_connections": 1, "port": 0}
     for name, low in least.items():
         if getattr(args, name) < low:
             raise UsageError(f"--{name.replace('_', '-')} must be at least {low}, not {getattr(args, name)}")
@@ -136,6 +135,7 @@ def make_settings(args: argparse.Namespace) -> "Settings":
         hosts=hosts,
         max_body=args.max_body,
         max_prompts=args.max_prompts,
+        max_connections=args.max_connections,
         read_timeout_s=args.read_timeout,
         send_timeout_s=args.send_timeout,
         live=on_loopback if args.live is None else args.live,

@@ -175,7 +175,7 @@ def test_silence_with_work_is_death():
 def test_a_replica_that_cannot_start_says_why():
     async def play():
         fleet = Fleet([ScriptedReplica(0), ScriptedReplica(1, Failed("no memory"))])
-        with pytest.raises(DeviceError, match="replica 1.*no memory"):
+        with pytest.raises(DeviceError, match="no memory"):
             await fleet.start()
 
     asyncio.run(play())

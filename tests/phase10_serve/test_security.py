@@ -78,7 +78,14 @@ def test_bodies_have_a_limit_declared_or_not(guarded):
 
 
 def test_the_queue_has_a_limit(guarded):
-    reply = guarded.post("/v1/completions", ASK | {"n": 7}, headers=KEY)
+    too_many = guarded.post("/v1/completions", ASK | {"n": 7}, headers=KEY)
+    assert too_many.status_code == 400, "to come back would not help"
+    with guarded.connect() as sock:
+        ask = {"prompt": "Once", "n": 5, "max_tokens": 900, "ignore_eos": True, "stream": True}
+        sock.sendall(raw_request(ask, headers="Authorization: Bearer sesame\r\n"))
+        sock.recv(100)
+        reply = guarded.post("/v1/completions", ASK | {"n": 2}, headers=KEY)
+    assert guarded.quiet()
     assert reply.status_code == 429
     assert int(reply.headers["retry-after"]) >= 1
     assert reply.json()["error"]["type"] == "rate_limit_error"

@@ -6,8 +6,7 @@ A route is a line of the table below: method, path, handler, and for POST the fi
 published document is made as well (`openapi.py`).
 """
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,18 +86,9 @@ class Known:
 
 
 def build(service: Service) -> Any:
-    """The whole ASGI application. Its lifespan starts and ends the replicas."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        await service.start()
-        try:
-            yield
-        finally:
-            await service.close()
-
+    """The whole ASGI application. The replicas are started and ended by whoever serves it (`server.Server`)."""
     routes = [Route(way.path, Known(way, service), methods=[way.method]) for way in WAYS]
-    inner = Starlette(routes=[*routes, _Elsewhere(routes)], lifespan=lifespan)
+    inner = Starlette(routes=[*routes, _Elsewhere(routes)])
     app: Any = Guard(Bare(inner), service.settings)
     if service.settings.cors:
         app = CORSMiddleware(

@@ -125,7 +125,7 @@ class Fleet:
     # ---- jobs --------------------------------------------------------------------------------------------------------
 
     def ask(self, jobs: Sequence[Job]) -> Group:
-        """Send jobs to replicas, all of them or none. Raises QueueFull."""
+        """Send jobs to replicas, all of them or none. Raises QueueFull (see `check_room`)."""
         self.check_room(sum(job.params.n for job in jobs))
         return Group(jobs, self._submit, self.drop)
 

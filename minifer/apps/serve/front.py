@@ -9,10 +9,15 @@ it, and by a name that is made to point there (DNS rebinding). So a Host that is
 and so is an Origin that neither CORS allows nor is this server itself. Programs send no Origin and never notice.
 """
 
+import base64
+import binascii
+import contextlib
 import hmac
 import json
 import time
+import traceback
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from typing import Any
 
 from minifer.apps.serve.protocol import ApiError
@@ -23,6 +28,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS = ("/health", "/openapi.json")
 """Need no key: a load balancer has none, and the document holds nothing of the model."""
+
+BROWSED = ("/", "/trace", "/trace/stream")
+"""A browser opens these, and asks its user for a password where the server asks for `Basic`."""
 
 
 class Log:
@@ -61,7 +69,7 @@ class Guard:
 
     def __init__(self, app: App, settings: Settings) -> None:
         self.app, self.settings = app, settings
-        self._keys = [key.encode() for key in settings.api_keys]
+        self._keys = [sha256(key.encode()).digest() for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, pass on, and turn exceptions into answers."""
@@ -83,13 +91,19 @@ class Guard:
             elif error.status != CLIENT_LEFT:
                 await _refuse(scope, send, error)
         except Exception as error:
+            self._report(error)
             if begun:
                 self._hang_up(scope)
-                if not isinstance(error, (TimeoutError, OSError)):
-                    raise
             else:
                 await _refuse(scope, send, ApiError(500, "something unexpected happened in the server"))
-                raise
+
+    def _report(self, error: Exception) -> None:
+        """Where it happened. An error's own words may hold a prompt, so they are left out."""
+        if self.settings.log is not None:
+            frames = [
+                f"{frame.name} {frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
+            ]
+            self.settings.log(json.dumps({"unexpected": type(error).__name__, "at": frames[-8:]}))
 
     def _check(self, scope: Scope) -> None:
         headers = scope["headers"]
@@ -100,7 +114,8 @@ class Guard:
             raise ApiError(403, "requests from this Origin are not allowed (see --cors)", code="forbidden_origin")
         if self._keys and scope["path"] not in OPEN_PATHS and not self._known(keys):
             what = "the API key is missing or wrong: send it as `Authorization: Bearer KEY`"
-            raise ApiError(401, what, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            how = 'Basic realm="minifer, the key is the password"' if scope["path"] in BROWSED else "Bearer"
+            raise ApiError(401, what, code="invalid_api_key", headers={"WWW-Authenticate": how})
 
     def _may_come(self, origins: list[bytes], hosts: list[bytes]) -> bool:
         if "*" in self.settings.cors:
@@ -109,10 +124,10 @@ class Guard:
         return all(origin in own or origin.decode("latin-1") in self.settings.cors for origin in origins)
 
     def _known(self, given: list[bytes]) -> bool:
-        """Compare with every key, each time as long as it takes: the time says nothing about where they differ."""
-        scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
-        same = [hmac.compare_digest(token.strip(), key) for key in self._keys]
-        return scheme.lower() == b"bearer" and any(same)
+        """Compare with every key, digests of one length, in constant time: the time says nothing about a key."""
+        token = sha256(_token(given[0] if len(given) == 1 else b"")).digest()
+        same = [hmac.compare_digest(token, key) for key in self._keys]  # all of them, whichever it is
+        return any(same)
 
     @staticmethod
     def _hang_up(scope: Scope) -> None:
@@ -120,6 +135,15 @@ class Guard:
         transport = scope.get("state", {}).get("transport")
         if transport is not None:
             transport.abort()
+
+
+def _token(authorization: bytes) -> bytes:
+    """The key in an Authorization header: of a program `Bearer KEY`, of a browser the password of `Basic`."""
+    scheme, _, token = authorization.partition(b" ")
+    if scheme.lower() == b"basic":
+        with contextlib.suppress(binascii.Error):
+            return base64.b64decode(token.strip(), validate=True).partition(b":")[2]
+    return token.strip() if scheme.lower() == b"bearer" else b""
 
 
 def name_of(host: bytes) -> str:

@@ -8,7 +8,6 @@ A looker who is too slow loses records and is told how many; the engine waits fo
 
 import importlib
 import importlib.util
-from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qs
@@ -50,8 +49,7 @@ async def _records(tape: Tape, replica: int) -> AsyncIterator[bytes]:
         while not looker.over:
             await looker.news.wait()
             looker.news.clear()
-            lines, looker.lines = looker.lines, deque()
-            if lines:
+            if lines := looker.taken():
                 yield "".join(f"data: {line.rstrip()}\n\n" for line in lines).encode()
             if looker.lost:
                 yield b"event: lost\ndata: " + as_json(looker.lost) + b"\n\n"

@@ -18,7 +18,7 @@ from typing import Any
 from minifer import __version__
 from minifer.apps.serve.answers import Group
 from minifer.apps.serve.messages import Costs, Piece
-from minifer.apps.serve.openai import messages_of, refuse, stops_of
+from minifer.apps.serve.openai import MOST, messages_of, refuse, stops_of
 from minifer.apps.serve.openai_answer import broken
 from minifer.apps.serve.protocol import ApiError, Field, read
 from minifer.apps.serve.reply import Call, Events, as_json
@@ -43,12 +43,19 @@ CHAT = (
 )
 SHOW = (Field("model", "string", "a name from /api/tags"), Field("name", "string", "its older name"))
 OPTIONS = (
-    Field("num_predict", "integer", "longest answer; 0 or less: as long as there is room", default=-1),
+    Field(
+        "num_predict",
+        "integer",
+        "longest answer; 0 or less: as long as there is room",
+        default=-1,
+        low=-MOST,
+        high=MOST,
+    ),
     Field("temperature", "number", "0 is greedy", default=0.8, low=0, high=100),
-    Field("top_k", "integer", "0: all", default=40, low=0),
+    Field("top_k", "integer", "0: all", default=40, low=0, high=MOST),
     Field("top_p", "number", "", default=0.9, low=0, high=1),
     Field("min_p", "number", "", default=0.0, low=0, high=1),
-    Field("seed", "integer", "makes a draw repeatable"),
+    Field("seed", "integer", "makes a draw repeatable", low=-(2**63), high=2**63 - 1),
     Field("stop", "strings", "end before any of these texts"),
     Field("repeat_penalty", "number", "", default=1.0, low=1e-3, high=1e3),
     Field("presence_penalty", "number", "", default=0.0, low=-2, high=2),
@@ -72,6 +79,7 @@ def params_of(options: Mapping[str, Any]) -> Any:
 
 async def generate(service: Service, call: Call, body: dict[str, Any]) -> Any:
     """POST /api/generate. Without a prompt it only says that the model is there, as Ollama does."""
+    service.check_open()
     f = read(body, GENERATE)
     check_model(service, f["model"])
     refuse(body, "suffix", "images", "format", "template")
@@ -89,6 +97,7 @@ async def generate(service: Service, call: Call, body: dict[str, Any]) -> Any:
 
 async def chat(service: Service, call: Call, body: dict[str, Any]) -> Any:
     """POST /api/chat."""
+    service.check_open()
     f = read(body, CHAT)
     check_model(service, f["model"])
     refuse(body, "tools", "format", "template")
@@ -101,7 +110,7 @@ async def chat(service: Service, call: Call, body: dict[str, Any]) -> Any:
             refuse(message, "images", "tool_calls")
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
             raise ApiError(400, f"messages[{i}] must have a content that is text", param="messages")
-    ids = await service.encode_chat(messages_of(f["messages"]))
+    ids = await service.encode_chat(messages_of(f["messages"], service.max_model_len))
     return _answer(service, call, Words(f["model"], chat=True), ids, params, f["stream"])
 
 

@@ -25,6 +25,9 @@ from minifer.apps.serve.protocol import ApiError, Field, is_integer, read
 from minifer.apps.serve.reply import Call, Events
 from minifer.apps.serve.service import Prompt, Service, sampling
 
+MOST = 2**31 - 1
+"""Of a count: JSON's integers have no end, Python's neither."""
+
 COMMON = (
     Field("model", "string", "a name from /v1/models; absent: the one model there is"),
     Field("stream", "boolean", "send events as tokens arrive", default=False),
@@ -32,9 +35,9 @@ COMMON = (
     Field("n", "integer", "answers to each prompt", default=1, low=1, high=128),
     Field("temperature", "number", "0 is greedy", default=1.0, low=0, high=2),
     Field("top_p", "number", "draw from the likeliest tokens that make up this much", default=1.0, low=0, high=1),
-    Field("top_k", "integer", "draw from so many of the likeliest tokens; 0 or -1: all", default=0, low=-1),
+    Field("top_k", "integer", "draw from so many of the likeliest tokens; 0 or -1: all", default=0, low=-1, high=MOST),
     Field("min_p", "number", "drop tokens below this share of the likeliest one", default=0.0, low=0, high=1),
-    Field("seed", "integer", "makes a draw repeatable"),
+    Field("seed", "integer", "makes a draw repeatable", low=-(2**63), high=2**63 - 1),
     Field("stop", "strings", "end before any of these texts; at most 16"),
     Field("stop_token_ids", "integers", "end after any of these tokens", default=()),
     Field("ignore_eos", "boolean", "go on after the end-of-sequence token", default=False),
@@ -45,15 +48,15 @@ COMMON = (
 COMPLETION = (
     Field("prompt", "any", "text, token ids, or a list of either", required=True),
     *COMMON,
-    Field("max_tokens", "integer", "longest answer", default=16, low=0),
+    Field("max_tokens", "integer", "longest answer", default=16, low=0, high=MOST),
     Field("logprobs", "integer", "report log-probabilities, and so many of the likeliest", low=0, high=20),
     Field("echo", "boolean", "give the prompt back in front of the answer", default=False),
 )
 CHAT = (
     Field("messages", "list", "the conversation so far", required=True),
     *COMMON,
-    Field("max_tokens", "integer", "longest answer; absent: as long as there is room", low=1),
-    Field("max_completion_tokens", "integer", "the newer name of max_tokens", low=1),
+    Field("max_tokens", "integer", "longest answer; absent: as long as there is room", low=1, high=MOST),
+    Field("max_completion_tokens", "integer", "the newer name of max_tokens", low=1, high=MOST),
     Field("logprobs", "boolean", "report log-probabilities", default=False),
     Field("top_logprobs", "integer", "and so many of the likeliest tokens", low=0, high=20),
 )
@@ -104,8 +107,13 @@ def prompts_of(value: Any, most: int) -> list[Prompt]:
     raise ApiError(400, "prompt must be text, token ids, or a list of either", param="prompt", code="invalid_type")
 
 
-def messages_of(value: list[Any]) -> list[dict[str, str]]:
-    """Messages as the chat template takes them: a role it may know and a text. Raises ApiError 400."""
+def messages_of(value: list[Any], most: int) -> list[dict[str, str]]:
+    """Messages as the chat template takes them: a role it may know and a text. Raises ApiError 400.
+
+    `most` is the model's length: a message is at least a token.
+    """
+    if len(value) > most:
+        raise ApiError(400, f"{len(value)} messages are more than the model's {most} tokens", param="messages")
     if not value:
         raise ApiError(400, "messages is empty: a conversation needs at least one", param="messages")
     return [_message(f"messages[{i}]", message) for i, message in enumerate(value)]
@@ -135,6 +143,7 @@ def _part(where: str, part: Any) -> str:
 
 async def completions(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any] | Events:
     """POST /v1/completions."""
+    service.check_open()
     f = read(body, COMPLETION)
     service.check_model(f["model"])
     refuse(body, "suffix", "logit_bias", "response_format")
@@ -151,6 +160,7 @@ async def completions(service: Service, call: Call, body: dict[str, Any]) -> dic
 
 async def chat_completions(service: Service, call: Call, body: dict[str, Any]) -> dict[str, Any] | Events:
     """POST /v1/chat/completions."""
+    service.check_open()
     f = read(body, CHAT)
     service.check_model(f["model"])
     refuse(body, "tools", "functions", "logit_bias", "audio", "prediction")
@@ -160,7 +170,7 @@ async def chat_completions(service: Service, call: Call, body: dict[str, Any]) -
     asked = (f["top_logprobs"] or 0) if f["logprobs"] else None
     longest = f["max_completion_tokens"] if f["max_completion_tokens"] is not None else f["max_tokens"]
     params = params_of(f, longest, asked)
-    prompt = await service.encode_chat(messages_of(f["messages"]))
+    prompt = await service.encode_chat(messages_of(f["messages"], service.max_model_len))
     ask = _ask("chatcmpl", service, f, [prompt], [], asked)
     return _answer(service, call, ask, params, None, bool(f["stream"]))
 

@@ -62,7 +62,8 @@ class Field:
 def parse_json(data: bytes) -> dict[str, Any]:
     """A JSON object from bytes. Raises ApiError 400 for anything else."""
     try:
-        body = json.loads(data, parse_constant=_no_constant)
+        # Not json.loads(bytes): that takes UTF-16 and half surrogate pairs too.
+        body = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
         _check_depth(body)
     except RecursionError:
         raise ApiError(400, f"the body is nested deeper than {MAX_DEPTH} levels") from None

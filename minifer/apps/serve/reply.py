@@ -117,14 +117,18 @@ class Endpoint:
             work.result()
 
     async def _body(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        """Read and parse the body. Only so many bytes of bodies may be on their way at once."""
         if scope["method"] != "POST":
             return {}
-        try:
-            async with asyncio.timeout(self.service.settings.read_timeout_s):
-                data = await read_body(scope, receive, self.service.settings.max_body)
-        except TimeoutError:
-            raise ApiError(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
-        return parse_json(data)
+        service = self.service
+        declared = declared_length(scope, service.settings.max_body)
+        with service.bytes_taken(declared):
+            try:
+                async with asyncio.timeout(service.settings.read_timeout_s):
+                    data = await read_body(receive, service.settings.max_body)
+            except TimeoutError:
+                raise ApiError(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
+            return await service.in_time(len(data), lambda: parse_json(data))
 
     async def _work(self, call: Call, body: dict[str, Any], send: Send) -> None:
         answer = await self.handler(self.service, call, body)
@@ -138,31 +142,34 @@ class Endpoint:
             await respond(send, 200, as_json(answer))
 
     async def _stream(self, events: Events, send: Send) -> None:
-        """Write parts as they come. A client that does not read for too long is gone."""
+        """Write parts as they come. A client that does not read for too long is cut (see `server.Connection`)."""
         parts = events.parts
         try:
             first = await anext(parts)
             headers = [(b"content-type", events.media_type.encode()), (b"cache-control", b"no-cache")]
             headers.append((b"x-accel-buffering", b"no"))  # a proxy that buffers would undo it all
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._part(send, first)
+            await send({"type": "http.response.body", "body": first, "more_body": True})
             async for part in parts:
-                await self._part(send, part)
+                await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
             await parts.aclose()  # type: ignore[attr-defined]  # a generator; its Group is left with it
 
-    async def _part(self, send: Send, part: bytes) -> None:
-        async with asyncio.timeout(self.service.settings.send_timeout_s):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
 
-
-async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
-    """The whole body. Raises ApiError 413 as soon as it is known to be too long."""
-    declared = dict(scope["headers"]).get(b"content-length", b"0")
-    parts, size, more = [], 0, True
+def declared_length(scope: Scope, most: int) -> int:
+    """What Content-Length says, `most` if it says nothing. Raises ApiError 413 if it is more than that."""
+    declared = dict(scope["headers"]).get(b"content-length")
+    if declared is None:
+        return most
     if not declared.isdigit() or len(declared) > 18 or int(declared) > most:
         raise _too_large(most)
+    return int(declared)
+
+
+async def read_body(receive: Receive, most: int) -> bytes:
+    """The whole body. Raises ApiError 413 as soon as it is known to be too long."""
+    parts, size, more = [], 0, True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":

@@ -1,7 +1,8 @@
 """uvicorn around the application: sockets, patience, and how it ends.
 
 **Patience.** A client that opens a connection and says half a request, or nothing, holds a socket for as long as it
-likes, if it may. `Connection` gives every request `read_timeout_s` to arrive and cuts the connection otherwise.
+likes, if it may; one that does not read its answer holds the answer. `Connection` gives every request `read_timeout_s`
+to arrive, and every client `send_timeout_s` to read on, and cuts the connection otherwise.
 
 **How it ends.** On the first SIGTERM or Ctrl-C no connection is taken any more, and requests under way may finish
 until `deadline_s`. What is unfinished then ends with `finish_reason` "abort", so that its client knows that it is not
@@ -23,9 +24,11 @@ GRACE_S = 2.0
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP/1.1 connection with a time limit for the arrival of a request."""
+    """uvicorn's HTTP/1.1 connection with a time limit for the arrival of a request, and one for a pause in reading."""
 
     patience_s = 30.0
+    reading_s = 120.0
+    _stuck: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """A client is there: its request has to follow."""
@@ -45,9 +48,22 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
-        if self._late is not None:
-            self._late.cancel()
+        for timer in (self._late, self._stuck):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """64 KiB wait to be read by the client."""
+        super().pause_writing()
+        self._stuck = self._stuck or self.loop.call_later(self.reading_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It reads."""
+        super().resume_writing()
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
     def _cut(self) -> None:
         self._late = None
@@ -64,10 +80,20 @@ class Server(uvicorn.Server):
         self.when_started: Callable[[], object] = bool
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Load, listen, say so."""
+        """Load, listen, say so. A signal while the model is loaded ends it; so does a model that can't be."""
+        start = asyncio.create_task(self.service.start())
+        while not start.done() and not self.should_exit:
+            await asyncio.wait({start}, timeout=0.1)
+        start.cancel()
+        await asyncio.wait({start})
+        if start.cancelled() or start.exception() is not None:
+            self.should_exit = True
+            await self.service.close()
+            if not start.cancelled():
+                start.result()
+            return
         await super().startup(sockets)
-        if self.started:
-            self.when_started()
+        self.when_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish or abort by the deadline."""
@@ -80,25 +106,28 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             abort.cancel()
+            await self.service.close()
 
 
 def make_server(
     app: Any, service: Service, *, host: str, port: int, deadline_s: float = 10.0, backlog: int = 2048
 ) -> Server:
     """A server that is ready to `run()` (or, in a running loop, to `serve()`)."""
-    connection = type("Connection", (Connection,), {"patience_s": service.settings.read_timeout_s})
+    patience = {"patience_s": service.settings.read_timeout_s, "reading_s": service.settings.send_timeout_s}
+    connection = type("Connection", (Connection,), patience)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         http=connection,
         ws="none",
-        lifespan="on",
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         backlog=backlog,
+        limit_concurrency=service.settings.max_connections,
         timeout_keep_alive=60,
         timeout_graceful_shutdown=max(1, round(deadline_s + GRACE_S)),
     )

@@ -6,12 +6,13 @@ prompt does not stop everybody's stream. A text that can't fit whatever its toke
 """
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from minifer.apps.serve.answers import Group
 from minifer.apps.serve.fleet import Fleet, QueueFull
@@ -25,6 +26,11 @@ from minifer.tokenizer import Tokenizer
 SHORT = 2000
 """Characters that are encoded in the event loop: about a millisecond."""
 
+BODIES = 16
+"""Bodies of the largest size that may be read at once; small ones count for what they are."""
+
+T = TypeVar("T")
+
 Prompt = str | tuple[int, ...]
 
 
@@ -36,7 +42,8 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     cors: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()  # accepted in Host; empty: any
-    max_body: int = 8 << 20
+    max_body: int = 4 << 20
+    max_connections: int = 4096
     max_prompts: int = 128
     read_timeout_s: float = 30.0
     send_timeout_s: float = 120.0
@@ -50,7 +57,7 @@ class Service:
     def __init__(self, fleet: Fleet, settings: Settings, tape: Tape | None = None) -> None:
         """Not started yet."""
         self.fleet, self.settings, self.tape = fleet, settings, tape
-        self.failure: str | None = None  # why it could not start
+        self._bytes = 0  # of bodies that are being read
         self.draining = False  # a shutdown has begun: nothing new is taken
         self.tokenizer: Tokenizer | None = None
         self.started = int(time.time())
@@ -58,12 +65,7 @@ class Service:
 
     async def start(self) -> None:
         """Start the replicas and learn the model's vocabulary from the first."""
-        try:
-            ready = await self.fleet.start()
-        except MiniferError as error:
-            self.failure = str(error)
-            await self.fleet.close()
-            raise
+        ready = await self.fleet.start()
         self.tokenizer = Tokenizer(ready.vocabulary) if ready.vocabulary is not None else None
         self._longest = max(map(len, self.tokenizer.vocabulary.token_bytes.values())) if self.tokenizer else 1
 
@@ -99,6 +101,7 @@ class Service:
     async def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The ids of a prompt: text is plain text, ids are checked. Raises ApiError 400."""
         if not isinstance(prompt, str):
+            self._check_length(len(prompt), 1)
             bad = next((i for i in prompt if not is_integer(i) or not 0 <= i < self.model.vocab_size), None)
             if bad is not None:
                 what = f"token id {bad} is not in the vocabulary of {self.model.vocab_size} tokens"
@@ -106,33 +109,63 @@ class Service:
             return prompt
         tokenizer = self.vocabulary()
         self._check_length(len(prompt))
-        return await self.in_time(len(prompt), lambda: tokenizer.encode(prompt, add_special=True))
+        return tuple(await self.in_time(len(prompt), lambda: tokenizer.encode(prompt, add_special=True)))
 
     async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """The ids of a conversation in the model's chat template. Raises ApiError 400."""
         tokenizer, length = self.vocabulary(), sum(len(m["content"]) for m in messages)
         self._check_length(length)
-        return await self.in_time(length, lambda: tokenizer.apply_chat_template(messages))
+        return tuple(await self.in_time(length, lambda: tokenizer.apply_chat_template(messages)))
+
+    def check_open(self) -> None:
+        """Refuse before anything is encoded. Raises ApiError 503 while shutting down, 429 if the queue is full."""
+        if self.draining:
+            raise ApiError(503, "the server shuts down", code="unavailable", headers={"Retry-After": "5"})
+        self._room(1)
+
+    def _room(self, answers: int) -> None:
+        most = self.fleet.max_queue
+        if answers > most:
+            raise ApiError(400, f"{answers} answers in one request; at most {most} may be unfinished", param="n")
+        try:
+            self.fleet.check_room(answers)
+        except QueueFull as error:
+            headers = {"Retry-After": str(error.retry_s)}
+            raise ApiError(429, str(error), code="queue_full", kind="rate_limit_error", headers=headers) from None
 
     def vocabulary(self) -> Tokenizer:
         if self.tokenizer is None:
             raise ApiError(400, "this model has no vocabulary: give the prompt as token ids", param="prompt")
         return self.tokenizer
 
-    def _check_length(self, characters: int) -> None:
+    def _check_length(self, length: int, longest: int | None = None) -> None:
         """Refuse what can't fit even if every token were the longest one."""
-        least = -(-characters // self._longest)
+        least = -(-length // (longest or self._longest))
         if least > self.max_model_len:
             what = f"the prompt has at least {least} tokens; the model takes {self.max_model_len}, answer included"
             raise ApiError(400, what, code="context_length_exceeded", param="prompt")
 
-    async def in_time(self, length: int, work: Any) -> tuple[int, ...]:
+    async def in_time(self, length: int, work: Callable[[], T]) -> T:
+        """The result of `work`, here if `length` is short, else in a thread. Errors become ApiError 400."""
         try:
             if length <= SHORT:
-                return tuple(work())
-            return tuple(await asyncio.get_running_loop().run_in_executor(self._encoder, work))
+                return work()
+            return await asyncio.get_running_loop().run_in_executor(self._encoder, work)
         except MiniferError as error:
             raise ApiError(400, str(error), param="prompt") from None
+
+    @contextlib.contextmanager
+    def bytes_taken(self, count: int) -> Iterator[None]:
+        """Room for a body while it is read and parsed. Raises ApiError 429 if there is none."""
+        if self._bytes + count > BODIES * self.settings.max_body:
+            raise ApiError(
+                429, "too many large requests at once", kind="rate_limit_error", headers={"Retry-After": "1"}
+            )
+        self._bytes += count
+        try:
+            yield
+        finally:
+            self._bytes -= count
 
     def job(
         self, name: str, ids: tuple[int, ...], params: SamplingParams, arrival: float, score: int | None = None
@@ -148,14 +181,10 @@ class Service:
         return Job(name, ids, replace(params, max_tokens=room, seed=seed), arrival, score)
 
     def ask(self, jobs: Sequence[Job]) -> Group:
-        """Send the jobs off. Raises ApiError 429 if the queue is full, 503 if the server is about to end."""
-        if self.draining:
-            raise ApiError(503, "the server shuts down", code="unavailable", headers={"Retry-After": "5"})
-        try:
-            return self.fleet.ask(jobs)
-        except QueueFull as error:
-            headers = {"Retry-After": str(error.retry_s)}
-            raise ApiError(429, str(error), code="queue_full", kind="rate_limit_error", headers=headers) from None
+        """Send the jobs off, all or none. Raises the errors of `check_open`."""
+        self.check_open()
+        self._room(sum(job.params.n for job in jobs))
+        return self.fleet.ask(jobs)
 
 
 def sampling(**values: Any) -> SamplingParams:

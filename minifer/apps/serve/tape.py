@@ -14,8 +14,12 @@ from typing import Any
 
 RING = 2000
 """Records kept per replica."""
+RING_BYTES = 16 << 20
+"""And characters: the record of a long prompt is long."""
 BACKLOG = 1000
 """Records that a looker may be behind."""
+BACKLOG_BYTES = 8 << 20
+"""And characters."""
 
 
 class Tape:
@@ -24,6 +28,7 @@ class Tape:
     def __init__(self, num_replicas: int, files: Sequence[Any] = (), ring: int = RING) -> None:
         self.headers = [""] * num_replicas
         self.rings: list[deque[str]] = [deque(maxlen=ring) for _ in range(num_replicas)]
+        self.sizes = [0] * num_replicas
         self.lookers: list[set[Looker]] = [set() for _ in range(num_replicas)]
         self.files = files
 
@@ -38,9 +43,19 @@ class Tape:
             lines = lines[1:]
         else:
             self._to_file(replica, lines)
-        self.rings[replica].extend(lines)
+        self._keep(replica, lines)
         for looker in self.lookers[replica]:
             looker.push(lines)
+
+    def _keep(self, replica: int, lines: list[str]) -> None:
+        ring = self.rings[replica]
+        for line in lines:
+            if len(ring) == ring.maxlen:
+                self.sizes[replica] -= len(ring.popleft())
+            ring.append(line)
+            self.sizes[replica] += len(line)
+        while self.sizes[replica] > RING_BYTES:
+            self.sizes[replica] -= len(ring.popleft())
 
     def close(self) -> None:
         """Bring the files to the disk."""
@@ -57,7 +72,8 @@ class Looker:
     """One reader of the live trace."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self.lines, self.lost, self.news, self.over = deque(lines), 0, asyncio.Event(), False
+        self.lines, self.size, self.lost = deque(lines), 0, 0
+        self.news, self.over = asyncio.Event(), False
         self.news.set()
 
     def end(self) -> None:
@@ -67,7 +83,16 @@ class Looker:
 
     def push(self, lines: Sequence[str]) -> None:
         """More records; beyond BACKLOG they are lost."""
-        room = max(0, BACKLOG - len(self.lines))
-        self.lines.extend(lines[:room])
-        self.lost += len(lines) - min(len(lines), room)
+        for line in lines:
+            if len(self.lines) < BACKLOG and self.size + len(line) <= BACKLOG_BYTES:
+                self.lines.append(line)
+                self.size += len(line)
+            else:
+                self.lost += 1
         self.news.set()
+
+    def taken(self) -> list[str]:
+        """What has come since the last call."""
+        lines, self.size = list(self.lines), 0
+        self.lines.clear()
+        return lines
