@@ -16,6 +16,7 @@ import numpy as np
 from minifer import ops as rooms
 from minifer.device import Device
 from minifer.errors import MiniferError
+from minifer.limits import EngineConfig
 from minifer.model.config import ModelConfig
 from minifer.model.cost import Cost, Work, step_cost
 from minifer.model.load import Model, load_model
@@ -32,9 +33,14 @@ REPEATS = 5
 
 
 class GpuModel:
-    """A model in the GPU room twice, with graphs and without, sharing its weights."""
+    """A model in the GPU room twice, with graphs and without, sharing its weights.
 
-    def __init__(self, model: str | Model, device: Device, dtype: str) -> None:
+    `longest` is the most tokens of a sequence, which decides how wide the block tables are.
+    """
+
+    def __init__(
+        self, model: str | Model, device: Device, dtype: str, *, longest: int = 1024, batch: int = 32, step: int = 512
+    ) -> None:
         """Load (or make) the weights and bring them to the device. Raises the room's errors."""
         loaded = load_model(model) if isinstance(model, str) else model
         self.name, self.config, self.device, self.dtype = loaded.name, loaded.config, device, dtype
@@ -43,6 +49,10 @@ class GpuModel:
             graphs: rooms.open_room("cuda", loaded.config, device, dtype=dtype, graphs=graphs)
             for graphs in (True, False)
         }
+        blocks = batch * -(-longest // BLOCK_SIZE)
+        limits = EngineConfig(blocks, BLOCK_SIZE, batch, max(step, batch), longest)
+        for room in self.rooms.values():
+            room.reserve(loaded.weights.num_parameters, limits)
         self.weights = self.rooms[True].prepare(loaded.weights)
 
     def close(self) -> None:
@@ -119,7 +129,8 @@ def measure_model(
 ) -> dict[str, Any]:
     """All rows of one model. A row that fails carries its error; the model's own failure is raised."""
     say(f"{name}: making weights")
-    model = GpuModel(name, device, dtype)
+    longest, step = (64, 64) if small else (4096 + 128, 2048)
+    model = GpuModel(name, device, dtype, longest=longest, batch=1 if small else 32, step=step)
     rows = []
     try:
         for job, work, measure in _jobs(model, small=small):

@@ -68,7 +68,7 @@ def _of_record(record: Mapping[str, Any]) -> Iterator[str]:
     if facts := record.get("facts"):
         yield from _facts(facts)
     for model in record["models"].values():
-        yield from _model(model, record["peers"].get(model["model"], {}))
+        yield from _model(model, record["peers"].get(model["model"], {}), record.get("facts", {}))
     yield from _marks(record.get("marks", {}))
     for phase, entry in record["phases"].items():
         if "error" in entry:
@@ -88,10 +88,25 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _model(model: Mapping[str, Any], peer: Mapping[str, Any]) -> Iterator[str]:
+def launch_ceiling(launches: int, facts: Mapping[str, Any]) -> str:
+    """What launching alone costs a step: the roof over a small model, whatever its arithmetic.
+
+    >>> launch_ceiling(304, {"launch_of_a_kernel": {"gpu_us": 4.0, "queue_us": 5.0}, "node_of_a_graph": "no"})
+    '304 launches a decode step: 1.52 ms one by one'
+    """
+    words = [f"{launches} launches a decode step"]
+    single, node = facts.get("launch_of_a_kernel"), facts.get("node_of_a_graph")
+    if isinstance(single, dict):
+        words.append(f"{three(launches * max(single['queue_us'], single['gpu_us']) / 1e3)} ms one by one")
+    if isinstance(node, dict):
+        words.append(f"{three((launches * node['node_us'] + node['launch_us']) / 1e3)} ms from a graph")
+    return words[0] + (": " + ", ".join(words[1:]) if words[1:] else "")
+
+
+def _model(model: Mapping[str, Any], peer: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
     theirs = peer.get("rows", {})
     who = f"transformers {peer['versions']['transformers']}" if theirs else "transformers"
-    yield f"`{model['model']}`, {model['dtype']}, {model['launches_per_step']} launches a decode step:"
+    yield f"`{model['model']}`, {model['dtype']}, {launch_ceiling(model['launches_per_step'], facts)}."
     yield ""
     yield f"| step | ms | tok/s | of its ceiling | bound by | {who}, tok/s |"
     yield "|---|---|---|---|---|---|"

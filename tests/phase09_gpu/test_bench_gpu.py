@@ -152,6 +152,16 @@ def test_the_table_is_made_of_records_alone(tmp_path):
     assert "Failed: model x: out of memory" in text
 
 
+def test_the_ceiling_of_launches_is_told():
+    """One by one what the slower side takes, from a graph the nodes and one start."""
+    facts = {
+        "launch_of_a_kernel": {"gpu_us": 4.0, "queue_us": 5.0},
+        "node_of_a_graph": {"node_us": 1.5, "launch_us": 9},
+    }
+    told = "304 launches a decode step: 1.52 ms one by one, 0.465 ms from a graph"
+    assert bench_gpu_table.launch_ceiling(304, facts) == told
+
+
 def test_the_section_is_replaced_and_nothing_else():
     """What stands before and behind it stays; without a record it says so."""
     text = "# Results\n\n## GPU\n\nold\n\n## After\n\nstays\n"
