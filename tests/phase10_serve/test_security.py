@@ -39,6 +39,14 @@ def test_without_a_key_nothing_but_health(guarded):
     assert guarded.post("/v1/completions", ASK, headers={"Authorization": "bearer key two"}).status_code == 200
 
 
+def test_a_browser_may_give_the_key_as_a_password(guarded):
+    asked = guarded.get("/")
+    assert asked.status_code == 401
+    assert asked.headers["www-authenticate"].startswith("Basic")
+    assert guarded.client.get(f"{guarded.url}/trace", auth=("anyone", "sesame")).status_code == 200
+    assert guarded.client.get(f"{guarded.url}/trace", auth=("sesame", "anyone")).status_code == 401
+
+
 def test_preflight_needs_no_key(guarded):
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
     page = {"Origin": "https://page.example"}
@@ -172,6 +180,46 @@ def test_json_that_is_none(server, body):
     reply = server.post("/v1/completions", body)
     assert reply.status_code == 400
     assert reply.json()["error"]["type"] == "invalid_request_error"
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize("field", ["seed", "max_tokens", "top_k", "temperature", "n", "logprobs", "presence_penalty"])
+@pytest.mark.parametrize("value", [HUGE, -HUGE, 1e308, -1e308])
+def test_numbers_without_end(server, field, value):
+    assert server.post("/v1/completions", ASK | {field: value}).status_code == 400
+
+
+def test_ids_and_messages_without_end(server):
+    assert server.post("/v1/completions", ASK | {"prompt": [HUGE]}).status_code == 400
+    assert server.post("/v1/completions", ASK | {"prompt": [5] * 500_000}).status_code == 400
+    assert server.post("/detokenize", {"tokens": [HUGE, -HUGE]}).status_code == 400
+    messages = [{"role": "user", "content": ""}] * 90_000
+    assert server.post("/v1/chat/completions", {"messages": messages}).status_code == 400
+    for body in (b'{"prompt": "\xed\xa0\x80"}', '{"prompt": "x"}'.encode("utf-16"), b'\xef\xbb\xbf{"prompt": "x"}'):
+        assert server.post("/v1/completions", body).status_code == 400
+
+
+def test_large_bodies_on_their_way_have_a_limit():
+    """Sixteen of the largest size may be read at once; the next one is told to come back, and they don't notice."""
+    with running(max_body=10_000) as server:
+        socks = []
+        for _ in range(16):
+            socks.append(server.connect())
+            socks[-1].sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n{")
+        while server.service._bytes < 16 * 10_000:
+            time.sleep(0.01)
+        refused = server.post("/tokenize", {"content": "a"})
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "1"
+        socks[0].sendall(b'"content": "a"}'.ljust(9999))
+        assert b" 200 " in socks[0].recv(4096)
+        for sock in socks:
+            sock.close()
+        while server.service._bytes:
+            time.sleep(0.01)
+        assert server.post("/tokenize", {"content": "a"}).status_code == 200
 
 
 def test_half_characters_are_mended(server):
