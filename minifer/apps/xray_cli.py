@@ -80,11 +80,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _stored(args: argparse.Namespace) -> tuple[list[dict[str, Any]], None]:
+def _stored(args: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The traces that were named, read with distrust, and put together once to see that they hold together."""
+    from minifer.apps.xray.roofs import add_work, roofs_for
+
     if args.model is not None or args.ab is not None or args.more:
         raise UsageError("--trace draws what was recorded: give no model, no prompt and no --ab with it")
-    return [_read(path) for path in (args.trace, args.trace_b) if path is not None], None
+    runs = [_read(path) for path in (args.trace, args.trace_b) if path is not None]
+    for one in runs:
+        add_work(one["records"])
+    return runs, roofs_for(runs[0]["records"])
 
 
 def _read(path: Path) -> dict[str, Any]:

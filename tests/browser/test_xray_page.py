@@ -95,7 +95,7 @@ def test_the_five_answers_are_those_of_the_run(open_page):
     assert "6 prompt tokens had to be computed, in 1 step" in faster
     assert "The second took 20 ms" in faster
     assert "4 times as fast" in faster
-    assert "r2 waited 120 ms for a seat: all 1 seats are taken" in waited
+    assert "r2 waited 120 ms for a seat: the only one was taken" in waited
     assert "turned away 3 times, until step 4" in waited
     assert "6 prompt tokens of r1 keep their keys and values in 2 blocks" in memory
     assert "number 0, 1), 600 B at 100 bytes a token" in memory
@@ -173,6 +173,8 @@ def test_quiz_hides_the_answers_until_a_guess(open_page):
     page.click("#quizzer")
     assert not page.is_visible("#stories")
     assert "80 ms" not in text(page, "quiz")
+    assert "What did r2 wait for before it was started?" in text(page, "quiz")
+    assert "How many blocks does the prompt need?" in text(page, "quiz")
     page.get_by_label("step 1, with a prompt to compute").check()
     page.get_by_label("nothing: it was let in at once").check()
     assert "Right. Step 1 took 80 ms" in text(page, "quiz")

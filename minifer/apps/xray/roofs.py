@@ -6,11 +6,15 @@ Otherwise two probes of half a second each, which is good enough for a picture: 
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minifer import hub
 from minifer.apps import doctor
-from minifer.model.cost import num_parameters
+from minifer.apps.roofline_elsewhere import config_at
+from minifer.errors import MiniferError
+from minifer.model.config import ModelConfig
+from minifer.model.cost import Work, num_parameters, step_cost
 from minifer.roofline.ceilings import Machine
 from minifer.roofline.probes import measure_ceilings, usable_cores
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from minifer.llm import LLM
 
 PROBE_S = 0.3
+BUNDLED = "tiny"
 FLOAT32_BYTES = 4
 
 
@@ -35,6 +40,45 @@ def roofs_of(llm: "LLM") -> dict[str, Any]:
     probe = measure_ceilings(working_set, memory_limit_bytes=doctor.memory()["available_bytes"], seconds_each=PROBE_S)
     source = "measured by two quick probes after the run; `minifer roofline` measures with more care"
     return {"flops_per_s": probe.flops_per_s, "read_bytes_per_s": probe.read_bytes_per_s, "source": source}
+
+
+def roofs_for(records: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The kept ceilings for a recorded trace, if it names its model and was recorded on a processor like this one."""
+    about, machine = records[0]["about"], kept()
+    config = config_here(about.get("model"))
+    if machine is None or config is None or about.get("cpu") != doctor.cpu()["name"]:
+        return None
+    threads = about.get("usable_cores")
+    try:
+        read = machine.read_bytes_per_s(FLOAT32_BYTES * num_parameters(config), threads)
+        flops = machine.flops_per_s(threads)
+    except (ValueError, KeyError):
+        return None
+    source = "measured by `minifer roofline` on this machine, which has the processor that the trace names"
+    return {"flops_per_s": flops, "read_bytes_per_s": read, "source": source}
+
+
+def add_work(records: Sequence[dict[str, Any]]) -> None:
+    """Fill in the work of each step where a trace lacks it and its model is one whose configuration is at hand. FLOPs
+    and bytes follow from the plan; times of single operations do not, and stay unknown."""
+    config = config_here(records[0]["about"].get("model"))
+    if config is None:
+        return
+    for record in records:
+        if record["kind"] == "step" and "ops" not in record:
+            seqs = record["seqs"]
+            work = [Work(count, first + count) for _, _, first, count, _ in seqs]
+            costs = step_cost(config, work, num_logits=sum(samples for *_, samples in seqs))
+            record["ops"] = {name: [cost.flops, cost.bytes, None] for name, cost in costs.items()}
+
+
+def config_here(model: Any) -> ModelConfig | None:
+    """The configuration of a model that is on this machine already. A trace is not to choose what is fetched, or
+    which other files are read."""
+    try:
+        return config_at(model) if model in (BUNDLED, *hub.KNOWN) else None
+    except (MiniferError, OSError, ValueError):
+        return None
 
 
 def kept() -> Machine | None:

@@ -37,7 +37,7 @@ function secondWait(run, story) {
   };
   const options = Object.entries(texts).filter(([name]) => name !== "budget" || kind === "budget")
     .map(([name, text]) => ({ text, right: name === kind }));
-  return { question: `What did ${run.lives[1].id} wait for before it was started?`, options, ...story };
+  return { ...story, question: `What did ${run.lives[1].id} wait for before it was started?`, options };
 }
 
 function promptBlocks(run, story) {
@@ -45,8 +45,9 @@ function promptBlocks(run, story) {
   const right = Math.ceil(life.prompt.length / run.blockSize);
   if (!right) return null;
   return {
+    ...story,
     question: `${life.id} has a prompt of ${count(life.prompt.length, "token")}, and a block holds ${run.blockSize}. How many blocks does the prompt need?`,
-    options: numberOptions(right, [right - 1, right + 1, life.prompt.length, 1], (n) => count(n, "block")), ...story,
+    options: numberOptions(right, [right - 1, right + 1, life.prompt.length, 1], (n) => count(n, "block")),
   };
 }
 
@@ -57,8 +58,9 @@ function speedUp(run, story) {
   const kinds = [["slower, or about the same", ratio < 1.15], ["up to twice as fast", ratio >= 1.15 && ratio < 2],
     ["two to five times as fast", ratio >= 2 && ratio < 5], ["more than five times as fast", ratio >= 5]];
   return {
+    ...story,
     question: `${life.id} had to compute ${count(life.prompt.length, "prompt token")} for its first token, and one for its second. How much faster did the second come?`,
-    options: kinds.map(([text, right]) => ({ text, right })), ...story,
+    options: kinds.map(([text, right]) => ({ text, right })),
   };
 }
 
@@ -68,7 +70,8 @@ function decodeLimit(run, ceilings, story) {
   const { kind } = limitOf(steps, ceilings);
   const texts = { reading: "reading memory", arithmetic: "arithmetic", overhead: "overhead: calls rather than work" };
   return {
-    question: "What limited the decode steps?", ...story,
+    ...story,
+    question: "What limited the decode steps?",
     options: Object.entries(texts).map(([name, text]) => ({ text, right: name === kind })),
   };
 }

@@ -1,7 +1,7 @@
 // Where a step's operations stand under the roofline: arithmetic per byte from left to right, arithmetic per second
 // upwards, both by factors of ten. No operation can be above the roof; how far below it stands is what is lost.
 
-const CLASS_NAMES = { linears: "linear layers", attention: "attention", head: "head", other: "the rest" };
+const CLASS_NAMES = { linears: "linear layers", attention: "attention", head: "head", other: "the rest", step: "the whole step" };
 
 class Roof {
   constructor(place, note, details) {
@@ -18,6 +18,7 @@ class Roof {
     }
     const { parts, ...rest } = phaseWork([step]);
     const rows = Object.entries(parts).filter(([, part]) => part.bytes > 0);
+    this.timed = rest.timed;
     this.note.textContent = this.sentence(rows, rest);
     this.place.replaceChildren(this.plot(rows, step));
   }
@@ -65,6 +66,7 @@ class Roof {
       el("svg:text", { x: 4, y: 10 }, "FLOP/s"));
     const phase = step.prefillTokens > step.decodes ? "prefill" : "decode";
     this.labels = [];
+    if (!this.timed) rows = [["step", { flops: sum(rows.map(([, p]) => p.flops)), bytes: sum(rows.map(([, p]) => p.bytes)), s: step.ms / 1000 }]];
     rows.forEach(([name, part]) => this.dot(svg, x, y, name, part, phase, 10 ** base, width));
     return svg;
   }

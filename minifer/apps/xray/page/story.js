@@ -2,7 +2,8 @@
 
 /** Seats, blocks, tokens: the scheduler's reason for leaving somebody in the queue, in words for newcomers. */
 function plainReason(why) {
-  if (why.startsWith("all ")) return `a seat: ${why}`;
+  if (why.startsWith("all 1 ")) return "a seat: the only one was taken";
+  if (why.startsWith("all ")) return `a seat: ${why.replace("seats are taken", "were taken")}`;
   if (why.startsWith("blocks needed")) return `free blocks in the KV cache (${why})`;
   if (why.startsWith("tokens to compute")) return `room in a step (${why})`;
   if (why.startsWith("the batch runs")) return "the whole batch before it to end, because a static batch lets nobody in";
@@ -99,7 +100,8 @@ function promptMemory(run, blocks, life) {
   return {
     answer: `The ${count(tokens, "prompt token")} of ${life.id} keep their keys and values in ${count(mine.length, "block")} `
       + `of the KV cache (number ${where})${bytes}.`,
-    more: `The ${slots} slots of these blocks have room for ${slots - tokens} more; the answer grows into them first.${shared}`,
+    more: (slots > tokens ? `These blocks have room for ${slots - tokens} more; the answer grows into that first.`
+      : "The last of them is full, so the answer begins with a new block.") + shared,
     step: last[0],
   };
 }
