@@ -258,10 +258,14 @@ class Ops:
             x = self._mlp(x, layer, step)
         return self._logits(x, weights, None, step.tokens)
 
-    def warm_buffers(self, rows: int) -> int:
-        """Take the buffers of a decode step of `rows` rows, so that it allocates nothing; the arena's generation."""
+    def warm_buffers(self, rows: int) -> None:
+        """Take the buffers of a decode step of `rows` rows, so that it allocates nothing."""
         self._arena.reserve(rows, rows)
         self._partials(rows)
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever a buffer has moved."""
         return self._arena.generation
 
     # --- the launches -------------------------------------------------------------------------------------------------

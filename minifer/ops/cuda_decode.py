@@ -88,6 +88,7 @@ class Decoder:
         self._ready, self._done = (xp.cuda.Event(disable_timing=True) for _ in range(2))
         self._recorded: dict[tuple[int, bool], Any] = {}
         self._seen: set[tuple[int, bool]] = set()
+        self._warm: set[int] = set()
         self._generation = -1
 
     @staticmethod
@@ -126,10 +127,12 @@ class Decoder:
         return [(int(tokens[i]), float(logprobs[i])) for i in range(len(seqs))]
 
     def _make_room(self, bucket: int) -> None:
-        generation = self.ops.warm_buffers(bucket)
-        if generation != self._generation:  # buffers have moved, and graphs know them by their addresses
+        if bucket not in self._warm:
+            self.ops.warm_buffers(bucket)
+            self._warm.add(bucket)
+        if self.ops.generation != self._generation:  # buffers have moved, and graphs know them by their addresses
             self._recorded.clear()
-            self._generation = generation
+            self._generation = self.ops.generation
 
     def _wanted(self, seqs: Sequence[Any], draws: Sequence[Any], bucket: int, greedy: bool) -> dict[str, np.ndarray]:
         """What the device must hold for this step, rows beyond the sequences being padding."""

@@ -36,7 +36,7 @@ class DeviceStore:
         shape = (config.num_hidden_layers, self.num_slots, config.num_key_value_heads, config.head_dim)
         self._k, self._v = xp.zeros(shape, dtype=dtype), xp.zeros(shape, dtype=dtype)
         # Filled and copied as bits, because few of CuPy's own kernels know bfloat16.
-        bits = {2: np.uint16, 4: np.uint32}[np.dtype(dtype).itemsize]
+        bits: Any = np.uint16 if np.dtype(dtype).itemsize == 2 else np.uint32
         self._bits = self._k.view(bits), self._v.view(bits)
         if poison:
             for array in self._bits:
