@@ -9,6 +9,7 @@ Names are loaded when they are first used, so that `import minifer` costs nothin
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ _HOME = {
 }
 
 __all__ = ["LLM", "MiniferError", "RequestOutput", "SamplingParams", "Tokenizer", "__version__"]
+
+if os.environ.get("MINIFER_LAB") or os.path.isfile(".minifer-lab"):  # a lab: the student's files come first
+    importlib.import_module(f"{__name__}.overlay").install()
 
 
 def __getattr__(name: str) -> Any:

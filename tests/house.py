@@ -18,7 +18,7 @@ PACKAGE = ROOT / "minifer"
 #: From the ground up. A module may import from its own entry and from entries to its left, never from its right.
 #: `kv_cache` stands below `ops` because a room makes the store for its own arrays.
 LAYERS = (
-    ("errors", "clock", "meter", "device", "limits", "formats", "hub"),
+    ("overlay", "errors", "clock", "meter", "device", "limits", "formats", "hub"),
     ("tokenizer",),
     ("kv_cache",),
     ("ops",),
@@ -71,7 +71,7 @@ BUDGETS = (
     Budget("model/", 650, ("model",)),
     Budget("kv_cache/", 400, ("kv_cache",)),
     Budget("scheduler/", 450, ("scheduler",)),
-    # Without what fetches and reads files, and without the instruments: neither takes part in inference.
+    # Without what fetches and reads files, the instruments, and the labs' finder: none takes part in inference.
     Budget(
         "the whole core",
         3000,
@@ -89,6 +89,7 @@ BUDGETS = (
             "ops/cuda_launch.py",
             "ops/cuda_memory.py",
             "__main__.py",
+            "overlay.py",
         ),
     ),
     Budget("cpu room", 600, ("ops/cpu.py",)),
