@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from minifer.apps.testing.gpu_record import environment, write_record
 from minifer.device import why_no_gpu
 
 REQUIRED = "MINIFER_REQUIRE_GPU"
@@ -61,6 +60,11 @@ class GpuPlugin:
     def pytest_sessionfinish(self):
         """Write the file."""
         if self.results:
+            from minifer.apps.testing.gpu_record import (
+                environment,
+                write_record,
+            )  # not above: the core is tested without apps
+
             record = {"kind": "tests", "environment": environment(), "tests": self.tests}
             write_record(Path(self.results), record | {"measurements": self.measurements})
 
