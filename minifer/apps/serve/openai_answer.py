@@ -41,6 +41,7 @@ class Ask:
 
 
 async def whole(service: Service, call: Call, ask: Ask, group: Group) -> dict[str, Any]:
+    """The whole body, once every answer has ended."""
     with group:
         found = await group.whole()
         call.routed(group)

@@ -134,6 +134,7 @@ class Service:
             raise ApiError(429, str(error), code="queue_full", kind="rate_limit_error", headers=headers) from None
 
     def vocabulary(self) -> Tokenizer:
+        """The model's tokenizer. Raises ApiError 400 if it has none."""
         if self.tokenizer is None:
             raise ApiError(400, "this model has no vocabulary: give the prompt as token ids", param="prompt")
         return self.tokenizer
