@@ -101,7 +101,7 @@ def _read(path: Path) -> dict[str, Any]:
     return {"label": str(records[0]["about"].get("scene") or path.stem), "records": records}
 
 
-def _recorded(args: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _recorded(args: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     from minifer.apps.xray import record
 
     if args.model is None or args.prompt is None:
@@ -116,8 +116,17 @@ def _recorded(args: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str,
         settings = _settings(llm, args, prompts, params)
         _warm_up(llm)
         wanted = [params] * len(prompts)
-        runs = [{"label": one.label, "records": record.record(llm, prompts, wanted, one)} for one in settings]
+        if len(settings) > 1:  # the first run of a shape is slower, which should not be taken for what the switch does
+            record.record(llm, prompts, wanted, settings[0])
+        with _Bar(len(settings) * len(prompts) * (params.max_tokens or 0)) as bar:
+            runs = [
+                {"label": one.label, "records": record.record(llm, prompts, wanted, one, bar.advance)}
+                for one in settings
+            ]
         ceilings = _ceilings(llm)
+    for one in runs:
+        texts = (args.prompt, *args.more)
+        one["records"][0]["about"]["asked"] = {f"r{i}": text for i, text in enumerate(texts, start=1)}
     if args.trace_out is not None:
         _keep(runs[0]["records"], args.trace_out)
     return runs, ceilings
@@ -156,11 +165,37 @@ def _warm_up(llm: "LLM") -> None:
     llm.generate([[0] * 4], SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True))
 
 
-def _ceilings(llm: "LLM") -> dict[str, Any]:
+def _ceilings(llm: "LLM") -> dict[str, Any] | None:
     """What `minifer roofline` measured and kept, or two quick probes; `source` says which."""
     from minifer.apps.xray.roofs import roofs_of
 
     return roofs_of(llm)
+
+
+class _Bar:
+    """Tokens of all answers so far, on stderr, where that is a terminal."""
+
+    def __init__(self, most: int) -> None:
+        """At most so many tokens will come; an answer may end earlier."""
+        self.most = most
+
+    def __enter__(self) -> "_Bar":
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("running, tokens:"), BarColumn(), MofNCompleteColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("", total=self.most)
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self, tokens: int) -> None:
+        """So many more have come."""
+        self._progress.advance(self._task, tokens)
 
 
 def _keep(records: list[dict[str, Any]], path: Path) -> None:

@@ -93,11 +93,16 @@ SWITCHES: dict[str, Callable[[EngineConfig, int], Setting]] = {
 
 
 def record(
-    llm: "LLM", prompts: Sequence[tuple[int, ...]], params: Sequence[SamplingParams], setting: Setting
+    llm: "LLM",
+    prompts: Sequence[tuple[int, ...]],
+    params: Sequence[SamplingParams],
+    setting: Setting,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> Records:
     """Run prompts (token ids) with a loaded model under a setting; the lines of the trace, with `ops` and `draws`.
 
-    All prompts are there from the start. Raises CapacityError for one that can never run under the setting.
+    All prompts are there from the start. `progress` is told how many tokens each step brought. Raises CapacityError for
+    a prompt that can never run under the setting.
     """
     watching = Watching(llm, setting)
     lines = io.StringIO()
@@ -109,7 +114,8 @@ def record(
             longest = setting.limits.fit(name, len(ids), wanted.max_tokens)
             seeded = replace(wanted, max_tokens=longest, seed=number if wanted.seed is None else wanted.seed)
             engine.add(Request(name, ids, seeded, llm.clock.now(), eos_ids=llm.config.eos_token_ids))
-        engine.run()
+        while engine.has_work:
+            progress(len(engine.step()))
     return _finished(lines.getvalue(), llm, setting, watching)
 
 

@@ -22,19 +22,24 @@ if TYPE_CHECKING:
     from minifer.llm import LLM
 
 PROBE_S = 0.3
+KEPT = "measured by `minifer roofline` on this machine, and kept"
 BUNDLED = "tiny"
 FLOAT32_BYTES = 4
 
 
-def roofs_of(llm: "LLM") -> dict[str, Any]:
-    """`flops_per_s`, `read_bytes_per_s` (at the size of this model's weights), `source`."""
+def roofs_of(llm: "LLM") -> dict[str, Any] | None:
+    """`flops_per_s`, `read_bytes_per_s` (at the size of this model's weights), `source`; None for a GPU that
+    `minifer roofline` has not measured yet."""
     working_set, threads = FLOAT32_BYTES * num_parameters(llm.config), usable_cores()
     machine = kept()
+    if llm.device.name != "cpu":
+        gpu = machine.cuda if machine is not None else None
+        return None if gpu is None else {"flops_per_s": gpu["flops_per_s"]["float32"],
+                                         "read_bytes_per_s": gpu["read_bytes_per_s"], "source": KEPT}  # fmt: skip
     if machine is not None:
         try:
             read, flops = machine.read_bytes_per_s(working_set, threads), machine.flops_per_s(threads)
-            source = "measured by `minifer roofline` on this machine, and kept"
-            return {"flops_per_s": flops, "read_bytes_per_s": read, "source": source}
+            return {"flops_per_s": flops, "read_bytes_per_s": read, "source": KEPT}
         except (ValueError, KeyError):
             pass  # measured with another number of threads
     probe = measure_ceilings(working_set, memory_limit_bytes=doctor.memory()["available_bytes"], seconds_each=PROBE_S)

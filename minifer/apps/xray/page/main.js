@@ -80,10 +80,24 @@ function fillTable(details) {
   details.querySelector(".filled").replaceChildren(TABLES[details.dataset.table]());
 }
 
+/** Go to a step, and to the pane in which it can be seen; the keyboard goes along. */
+function lookAt(story) {
+  goTo(story.step);
+  const heading = byId(story.pane);
+  heading.scrollIntoView();
+  heading.focus({ preventScroll: true });
+}
+
 function drawStories() {
   byId("stories").replaceChildren(...stories(run(), blocks(), data.ceilings).map((story, i) => el("article", { class: "story" },
     el("h3", {}, el("span", { class: "number", "aria-hidden": "true" }, i + 1), story.question), el("p", {}, story.answer), story.more ? el("p", {}, story.more) : null,
-    story.step === undefined ? null : el("button", { type: "button", class: "quiet", onclick: () => goTo(story.step) }, `Show step ${story.step + 1}`))));
+    story.step === undefined ? null : el("button", { type: "button", class: "quiet", onclick: () => lookAt(story) }, `Show step ${story.step + 1} ${story.where}`))));
+  const rows = dialogue(run());
+  const more = run().lives.length - rows.length;
+  byId("dialogue").replaceChildren(...rows.map((row) => el("li", {}, el("b", {}, row.id),
+    row.question ? [" asked ", el("bdi", {}, `\u201c${row.question}\u201d`)] : [],
+    row.answer ? [row.question ? " and got " : " answered ", el("bdi", {}, `\u201c${row.answer}\u201d`)] : [])),
+  rows.length && more > 0 ? el("li", {}, `and ${count(more, "more request")}`) : "");
 }
 
 /** What does not change with the step: title, choices, answers, timeline. */
@@ -99,7 +113,7 @@ function refreshRun() {
   state.step = Math.min(state.step, run().steps.length - 1);
   if (run().steps.length > 1) panes.timeline.show(run()); else panes.timeline.show(run());
   drawStories();
-  if (document.body.classList.contains("quizzing") && !data.live) drawQuiz(byId("quiz"), quizOf(run(), blocks(), data.ceilings), goTo);
+  if (document.body.classList.contains("quizzing") && !data.live) drawQuiz(byId("quiz"), quizOf(run(), blocks(), data.ceilings), lookAt);
   refreshStep();
 }
 
@@ -165,7 +179,7 @@ function wireRest() {
     const on = document.body.classList.toggle("quizzing");
     event.target.setAttribute("aria-pressed", String(on));
     event.target.textContent = on ? "Show the answers" : "Predict first";
-    if (on) drawQuiz(byId("quiz"), quizOf(run(), blocks(), data.ceilings), goTo);
+    if (on) drawQuiz(byId("quiz"), quizOf(run(), blocks(), data.ceilings), lookAt);
   });
   for (const radio of document.querySelectorAll("input[name=run]")) {
     radio.addEventListener("change", () => { state.shown = Number(radio.value); refreshRun(); });

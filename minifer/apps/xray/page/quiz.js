@@ -23,7 +23,7 @@ function slowestStep(run) {
   const options = [...new Set([slow.index, ...others])].slice(0, 4).sort((a, b) => a - b)
     .map((index) => ({ text: say(index), right: index === slow.index }));
   return {
-    question: "Which of these steps was the slowest?", options, step: slow.index,
+    question: "Which of these steps was the slowest?", options, step: slow.index, pane: "h-time",
     answer: `Step ${slow.index + 1} took ${duration(slow.ms)} and fed ${count(slow.fed, "token")} in; the median step took ${duration(median(run.steps.map((s) => s.ms)))}.`,
   };
 }
@@ -77,7 +77,7 @@ function decodeLimit(run, ceilings, story) {
 }
 
 /** Draw the questions; an answer, with where to look, shows only after a guess. */
-function drawQuiz(place, questions, goTo) {
+function drawQuiz(place, questions, lookAt) {
   let right = 0;
   let asked = 0;
   const score = el("p", { class: "lead", role: "status" });
@@ -98,7 +98,7 @@ function drawQuiz(place, questions, goTo) {
       reply.replaceChildren(
         el("strong", {}, chosen.right ? "Right. " : `Not in this run: ${truth ? truth.text : "none of these"}. `),
         [question.answer, question.more].filter(Boolean).join(" "), " ",
-        question.step === undefined ? "" : el("button", { type: "button", onclick: () => goTo(question.step) },
+        question.step === undefined ? "" : el("button", { type: "button", onclick: () => lookAt(question) },
           `Show step ${question.step + 1}`));
       score.textContent = `${right} of ${asked} right so far.`;
     }

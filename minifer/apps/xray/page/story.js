@@ -191,7 +191,7 @@ function limits(run, ceilings) {
   const ridge = ceilings.flops_per_s / ceilings.read_bytes_per_s;
   const told = Object.entries(groups).filter(([, steps]) => steps.length).map(([name, steps]) => {
     const found = limitOf(steps, ceilings);
-    const side = `${three(found.intensity)} FLOP for each byte, ${found.intensity > ridge ? "above" : "below"} the ridge of ${three(ridge)}`;
+    const side = `${three(found.intensity)} FLOP for each byte moved; ${found.intensity > ridge ? "from" : "up to"} ${three(ridge)} ${found.intensity > ridge ? "on arithmetic" : "reading"} takes longer on this machine`;
     const share = `${Math.round(100 * found.floor / found.total)} % of what the roof allows${lostTo(found)}`;
     const ran = found.floor < found.total / 3 ? "is work whose limit would be" : "ran into";
     const why = {
@@ -219,12 +219,23 @@ function stories(run, blocks, ceilings) {
   const life = run.lives.find((one) => one.times.length > 1) ?? run.lives[0];
   if (!life || !run.steps.length) return [];
   return [
-    ["Why did the second token come faster than the first?", whySecondFaster(run, life)],
-    ["What did the second request wait for?", whatSecondWaitedFor(run)],
-    ["How much memory did the prompt take, and where?", promptMemory(run, blocks, life)],
-    ["What did the answer cost?", answerCost(run, life)],
-    ["Which limit did each phase run into?", limits(run, ceilings)],
-  ].map(([question, found]) => ({ question, ...found }));
+    ["Why did the second token come faster than the first?", "h-time", "on the timeline", whySecondFaster(run, life)],
+    ["What did the second request wait for?", "h-time", "on the timeline", whatSecondWaitedFor(run)],
+    ["How much memory did the prompt take, and where?", "h-map", "in the KV cache", promptMemory(run, blocks, life)],
+    ["What did the answer cost?", "h-strip", "token by token", answerCost(run, life)],
+    ["Which limit did each phase run into?", "h-roof", "under the roof", limits(run, ceilings)],
+  ].map(([question, pane, where, found]) => ({ question, pane, where, ...found }));
+}
+
+/** What the first requests asked and were answered, where the trace holds their text. */
+function dialogue(run, limit = 4) {
+  const asked = run.about.asked ?? {};
+  const cut = (text) => (text.length > 140 ? `${text.slice(0, 139)}\u2026` : text);
+  return run.lives.slice(0, limit).map((life) => {
+    const pieces = life.tokens.map((token) => run.piece(token)).filter((text) => text !== null && !/^<\|.*\|>$/.test(text));
+    const question = Object.hasOwn(asked, life.key) ? visible(cut(asked[life.key])) : null;
+    return { id: life.id, question, answer: pieces.length ? visible(cut(pieces.join("").trim())) : null };
+  }).filter((row) => row.question || row.answer);
 }
 
 /** One step in a sentence, for eyes and for screen readers. */
