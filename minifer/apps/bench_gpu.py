@@ -34,6 +34,7 @@ from minifer.apps.testing.gpu_record import default_path, environment, write_rec
 from minifer.apps.testing.kernel_run import run_on_device
 from minifer.apps.testing.kernel_sources import Build
 from minifer.apps.testing.kernel_specs import SPECS, make_case
+from minifer.apps.view.gpu_figures import draw
 from minifer.device import Device, select_device, why_no_gpu
 from minifer.errors import DeviceError, MiniferError, UsageError
 from minifer.ops.cuda_launch import DTYPES
@@ -60,6 +61,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--limit", type=float, default=LIMIT_S, metavar="S", help=f"begin nothing after {LIMIT_S:.0f} s"
     )
+    parser.add_argument("--figure", type=Path, metavar="FILE.png", help="draw the rooflines of the models")
     parser.add_argument("--dry-run", action="store_true", help="say what would be measured, and on what")
     parser.add_argument("--json", action="store_true", help="print the record as well")
 
@@ -83,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(lines([record])))
     print(f"minifer: the record is in {job.path}", file=sys.stderr)
+    if args.figure and draw(record, args.figure):
+        print(f"minifer: the rooflines are in {args.figure}", file=sys.stderr)
     return 1 if any("error" in phase for phase in record["phases"].values()) else 0
 
 

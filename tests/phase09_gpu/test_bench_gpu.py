@@ -10,6 +10,7 @@ from minifer.apps import bench_gpu, bench_gpu_peer, bench_gpu_table
 from minifer.apps.cli import main
 from minifer.apps.testing.gpu_record import default_path
 from minifer.apps.testing.kernel_cpu import why_no_compiler
+from minifer.apps.view.gpu_figures import draw
 from minifer.device import why_no_gpu
 from minifer.errors import FormatError, MiniferError
 from tests.house import ROOT
@@ -160,6 +161,19 @@ def test_the_ceiling_of_launches_is_told():
     }
     told = "304 launches a decode step: 1.52 ms one by one, 0.465 ms from a graph"
     assert bench_gpu_table.launch_ceiling(304, facts) == told
+
+
+def test_the_roofline_of_a_record(tmp_path):
+    """A panel for each model with measured rows; nothing without them."""
+    record = made_up()
+    for model in record["models"].values():
+        for i, one in enumerate(r for r in model["rows"] if "seconds" in r):
+            one |= {"flops": 2e9, "flops_per_byte": 1.0 + i, "flops_per_s": 2e9 / one["seconds"]}
+    path = draw(record, tmp_path / "gpu.png")
+    assert path is not None
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert draw(record | {"models": {}}, tmp_path / "none.png") is None
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_the_section_is_replaced_and_nothing_else():
