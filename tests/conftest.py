@@ -6,6 +6,7 @@
 * The default run is offline and uses the bundled `tiny` model.
 """
 
+import hashlib
 import os
 import re
 from collections import Counter
@@ -16,6 +17,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import gpu_plugin
 import hypothesis
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +54,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{_marker(flag)}: needs {needs}; run with --{flag}")
     for number in range(13):
         config.addinivalue_line("markers", f"phase{number:02}: tests of phase {number:02}, by folder")
+    config.addinivalue_line("markers", "task(number): the lab task that this test checks")
     gpu_plugin.register(config)
+
+
+def pytest_report_header() -> list[str]:
+    """Whose code runs: the reference's, or a student's, file by file."""
+    lab = os.environ.get("MINIFER_LAB", "off")
+    if lab == "off":
+        return ["minifer: the reference"]
+    files = sorted(p for p in Path(lab).rglob("*") if p.suffix in (".py", ".cu") and (ROOT / "minifer" / p.relative_to(lab)).is_file())
+    lines = [f"  {p.relative_to(lab)}  sha256 {hashlib.sha256(p.read_bytes()).hexdigest()[:12]}" for p in files]
+    return [f"minifer: YOUR code from {lab}, the reference for every other file", *lines]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -92,6 +105,12 @@ def _mark_by_folder(item: pytest.Item) -> None:
             item.add_marker(phase.group())
     if parts[:2] == ("tests", "torture"):
         item.add_marker("slow")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers for the tests of a lab task: a grader sets another seed than the student has seen."""
+    return np.random.default_rng(int(os.environ.get("MINIFER_LAB_SEED", "0")))
 
 
 @pytest.fixture(scope="session")
