@@ -272,7 +272,9 @@ class Ops:
 
     def _embed(self, embedding: Any, tokens: Any, count: int) -> Residual:
         total = self._arena.rows("stream", count)
-        self.kernels("embed", (count,), 256, embedding, tokens, total, self.config.hidden_size)
+        self.kernels(
+            "embed", (count,), _threads(self.config.hidden_size), embedding, tokens, total, self.config.hidden_size
+        )
         return Residual(total)
 
     def _attention(self, x: Residual, layer: Layer, step: Step, store: DeviceStore, index: int) -> Residual:
@@ -317,7 +319,8 @@ class Ops:
         width = self.config.intermediate_size
         gate_up = self._product(self._normed(x, layer.mlp_norm, step), layer.gate_up, "gate_up", step)
         gated = self._arena.rows("gated", step.rows)
-        self.kernels("swiglu", (-(-width // 256), step.tokens), 256, gate_up, gated, width)
+        threads = _threads(width)
+        self.kernels("swiglu", (-(-width // threads), step.tokens), threads, gate_up, gated, width)
         return self._added(x.total, gated, layer.down, None, step)
 
     def _logits(self, x: Residual, weights: Prepared, rows: Any, count: int) -> Any:
@@ -326,14 +329,15 @@ class Ops:
         c, space = self.config, _rows_for(count)
         normed, logits = self._arena.rows("normed", space), self._arena.rows("logits", space)
         self.kernels(
-            "rms_norm", (count,), 256, *x, rows, weights.final_norm, normed, c.hidden_size, c.rms_norm_eps
+            "rms_norm", (count,), _threads(c.hidden_size), *x, rows, weights.final_norm, normed, c.hidden_size, c.rms_norm_eps
         )  # fmt: skip
         self._skinny("wide_", normed, weights.head, None, None, logits)
         return logits[:count]
 
     def _normed(self, x: Residual, gain: Any, step: Step) -> Any:
         c, out = self.config, self._arena.rows("normed", step.rows)
-        self.kernels("rms_norm", (step.tokens,), 256, *x, None, gain, out, c.hidden_size, c.rms_norm_eps)
+        threads = _threads(c.hidden_size)
+        self.kernels("rms_norm", (step.tokens,), threads, *x, None, gain, out, c.hidden_size, c.rms_norm_eps)
         return out
 
     def _product(self, x: Any, weight: Any, name: str, step: Step) -> Any:
@@ -464,6 +468,15 @@ def _check_dtype(xp: Any, dtype: np.dtype) -> None:
         xp.zeros(1, dtype=dtype)
     except (TypeError, ValueError) as error:
         raise DeviceError(f"this CuPy has no {dtype}: use CuPy 14 or later, or --dtype float16") from error
+
+
+def _threads(width: int) -> int:
+    """Threads for a row of `width` numbers: whole warps, at most eight.
+
+    >>> _threads(24), _threads(100), _threads(2048)
+    (32, 128, 256)
+    """
+    return min(256, -(-width // 32) * 32)
 
 
 def _version(capability: int) -> str:

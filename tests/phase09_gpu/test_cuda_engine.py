@@ -28,7 +28,8 @@ from tests.gpu_rooms import DEVICES, needs_compiler
 from tests.models import BASE, prompt_of, tensors_of
 
 SMALL = ModelConfig(
-    **BASE | {"hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 6}
+    **BASE
+    | {"vocab_size": 29, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 6}
 )
 LAYERS = SMALL.num_hidden_layers
 
@@ -121,7 +122,7 @@ def test_drawn_tokens_are_the_cpus(gpu, cpu, seed):
     """Every filter at once, several answers to one prompt, greedy and drawn side by side in one step."""
 
     def requests():
-        drawn = {"temperature": 1.4, "top_k": 30, "top_p": 0.9, "min_p": 0.02, "seed": seed}
+        drawn = {"temperature": 1.4, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "seed": seed}
         a, b, c = PROMPTS[:3]
         return [ask("n", a, n=2, **drawn), ask("hot", b, temperature=2.5, seed=seed + 7), ask("cold", c)]
 

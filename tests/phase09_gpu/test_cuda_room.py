@@ -7,6 +7,7 @@ type. The reference runs in float32 on weights rounded to that type, so that onl
 import numpy as np
 import pytest
 
+from minifer.apps.testing.strict_machine import machine
 from minifer.errors import InvariantError
 from minifer.meter import Meter
 from minifer.model.transformer import forward
@@ -116,3 +117,15 @@ def test_a_block_that_the_cache_lacks_is_refused(device):
 
 def test_rows_are_padded_as_the_kernels_need_them(device):
     assert [_rows_for(n) for n in (1, 2, 3, 4, 5, 8, 9, 16, 17)] == [1, 2, 4, 4, 8, 8, 16, 16, 24]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_order_of_threads_changes_a_bit(device, seed, monkeypatch):
+    """No kernel adds up in an order that chance decides, so a step gives the same bits every time."""
+    model = OnGpu(CONFIGS["qwen3"], "float16", device)
+    ids = prompt_of(model.config, 13)
+    whole = model.logits([(ids[:12], 0, [3, 0, 2, 1])], model.store(4, 4))
+    monkeypatch.setattr(machine, "seed", seed)
+    store = model.store(4, 4)
+    np.testing.assert_array_equal(model.logits([(ids[:12], 0, [3, 0, 2, 1])], store), whole)
+    model.assert_near(model.logits([(ids[12:], 12, [3, 0, 2, 1])], store), model.expected(ids)[12:])
