@@ -41,7 +41,7 @@ def open_page(chromium, tmp_path):
         address = path.as_uri()
         page.on("request", lambda r: r.url == address or r.url.startswith("blob:") or wrong.append(f"asked {r.url}"))
         page.goto(address)
-        page.wait_for_function("window.minifer !== undefined")
+        assert page.evaluate("window.minifer !== undefined")
         return page
 
     yield open_

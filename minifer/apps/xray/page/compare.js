@@ -22,6 +22,8 @@ function compareSentence(a, b, left, right) {
     : ratio < 0.97 ? `\u201c${b.label}\u201d was done ${three(1 / ratio)} times as fast as \u201c${a.label}\u201d` : "Both took about equally long";
   const changed = Object.keys(left).filter((name) => name !== "whole run" && left[name][0] !== right[name][0]
     && Number.isInteger(left[name][0])).map((name) => `${name} ${three(left[name][0])} against ${three(right[name][0])}`);
+  const same = a.steps.length === b.steps.length && a.steps.every((step, i) => step.fed === b.steps[i].fed && step.seats === b.steps[i].seats);
+  if (same) return `The switch changed nothing here: both ran the same steps over the same tokens. What differs in time (${duration(a.end)} and ${duration(b.end)}) is the machine.`;
   return `${faster} (${duration(a.end)} and ${duration(b.end)}).${changed.length ? ` What differs: ${changed.join("; ")}.` : ""}`;
 }
 

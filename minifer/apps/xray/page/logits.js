@@ -26,7 +26,7 @@ function drawLogits(place, note, run, step, life) {
     kept.style.width = draw.temperature ? `${100 * after / most}%` : "0";
     return el("li", { class: `${token === draw.drawn ? "drawn" : ""} ${after === 0 && token !== draw.drawn ? "cut" : ""}` },
       el("bdi", { class: "token" }, run.word(token)), el("span", { class: "bars" }, before, kept),
-      el("span", { class: "share" }, `${three(100 * model)} %`),
+      el("span", { class: "share" }, model < 0.0001 ? "< 0.01 %" : `${three(100 * model)} %`),
       el("span", { class: "sr" }, token === draw.drawn ? " drawn" : after === 0 ? " cut" : ` then ${three(100 * after)} %`));
   }));
 }

@@ -192,14 +192,16 @@ function limits(run, ceilings) {
   const told = Object.entries(groups).filter(([, steps]) => steps.length).map(([name, steps]) => {
     const found = limitOf(steps, ceilings);
     const side = `${three(found.intensity)} FLOP for each byte moved; ${found.intensity > ridge ? "from" : "up to"} ${three(ridge)} ${found.intensity > ridge ? "on arithmetic" : "reading"} takes longer on this machine`;
-    const share = `${Math.round(100 * found.floor / found.total)} % of what the roof allows${lostTo(found)}`;
-    const ran = found.floor < found.total / 3 ? "is work whose limit would be" : "ran into";
-    const why = {
-      arithmetic: `${ran} arithmetic (${side}): every weight that is read serves many tokens`,
-      reading: `${ran} reading memory (${side}): all weights are read for one token of each request`,
-      overhead: `ran into overhead (${side}): the calls around the work take longer than the work would under the roof`,
+    const title = `${name[0].toUpperCase()}${name.slice(1)}`;
+    const reached = `${Math.round(100 * found.floor / found.total)} % of what the roof allows${lostTo(found)}`;
+    const [limit, because] = {
+      arithmetic: ["arithmetic", "every weight that is read serves many tokens"],
+      reading: ["reading memory", "all weights are read for one token of each request"],
+      overhead: ["overhead", "the calls around the work take longer than the work would under the roof"],
     }[found.kind];
-    return `${name[0].toUpperCase()}${name.slice(1)} ${why}; ${found.floor < found.total / 3 ? "in this run it reached only" : "it reached"} ${share}.`;
+    return found.floor < found.total / 3 && found.kind !== "overhead"
+      ? `${title}: ${limit} would be the limit, because ${because} (${side}). But in this run it reached only ${reached}.`
+      : `${title} ran into ${limit}: ${because} (${side}). It reached ${reached}.`;
   });
   return { answer: told[0] ?? "", more: told.slice(1).join(" "), step: groups.decode[0]?.index };
 }
@@ -209,7 +211,7 @@ function lostTo({ floor, total, calls, waiting, timed }) {
   if (!timed || floor > 0.7 * total) return "";
   const percent = (seconds) => `${Math.round(100 * seconds / total)} %`;
   const slow = total - floor - calls - waiting;
-  const parts = [[calls, "in calls of Python"], [waiting, "in waiting for the other cores"], [slow, "in operations slower than the roof"]]
+  const parts = [[calls, "in calls of Python"], [waiting, "in waiting for the other cores (a busy machine does that)"], [slow, "in operations slower than the roof"]]
     .filter(([seconds]) => seconds > 0.05 * total).map(([seconds, where]) => `${percent(seconds)} ${where}`);
   return parts.length ? `; of the time, ${list(parts)} were lost` : "";
 }
