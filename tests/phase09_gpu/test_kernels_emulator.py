@@ -192,3 +192,12 @@ def test_a_library_is_compiled_once(monkeypatch, tmp_path):
     x = np.zeros(1, np.float32)
     compile_kernels(source).launch("f", (1,), (1,), (x,))
     assert x[0] == 7
+
+
+def test_the_cache_does_not_grow_for_ever(monkeypatch, tmp_path):
+    """The oldest libraries go."""
+    monkeypatch.setenv("MINIFER_HOME", str(tmp_path))
+    monkeypatch.setattr(kernel_cpu, "MOST_LIBRARIES", 1)
+    for number in (1, 2):
+        compile_kernels(f'extern "C" __global__ void f(float* x) {{ x[0] = {number}.0f; }}')
+    assert len(list(tmp_path.rglob("*.so"))) == 1

@@ -12,6 +12,7 @@ Libraries are kept in the cache folder under a hash of all that went into them, 
 Not here: which kernels there are and what they compute (`kernel_specs.py`), a GPU.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -42,6 +43,9 @@ FLAGS = (
 )  # fmt: skip
 FAST = ("-O1",)
 SANITIZE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined")
+
+MOST_LIBRARIES = 200
+"""That the cache folder keeps."""
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 SHARED_LIMIT_BYTES = 227 * 1024
@@ -297,6 +301,8 @@ def _library(text: str, flags: Sequence[str]) -> Path:
             done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", check=False)
             if done.returncode:
                 raise UsageError(f"the C++ compiler refuses the kernel: {_first_complaint(done.stderr)}")
+        with contextlib.suppress(OSError):  # another process may be at it as well
+            _prune(path.parent)
     return path
 
 
@@ -315,6 +321,8 @@ def _machine() -> tuple[str, ...]:
     return compiler(), version.decode(errors="replace"), platform.machine(), features
 
 
-def forget(path: Path) -> None:
-    """Remove a library from the cache (a mutant's, say, which nobody will run again)."""
-    path.unlink(missing_ok=True)
+def _prune(folder: Path) -> None:
+    """Remove the oldest libraries: every version of a kernel that somebody is working on leaves one behind."""
+    by_age = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in by_age[MOST_LIBRARIES:]:
+        path.unlink(missing_ok=True)
