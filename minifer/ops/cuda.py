@@ -328,9 +328,8 @@ class Ops:
             return self._arena.rows("logits", 0)
         c, space = self.config, _rows_for(count)
         normed, logits = self._arena.rows("normed", space), self._arena.rows("logits", space)
-        self.kernels(
-            "rms_norm", (count,), _threads(c.hidden_size), *x, rows, weights.final_norm, normed, c.hidden_size, c.rms_norm_eps
-        )  # fmt: skip
+        gain, width = weights.final_norm, c.hidden_size
+        self.kernels("rms_norm", (count,), _threads(width), *x, rows, gain, normed, width, c.rms_norm_eps)
         self._skinny("wide_", normed, weights.head, None, None, logits)
         return logits[:count]
 
