@@ -14,7 +14,10 @@ import pytest
 SHARED = ("ops/reference.py", "model/transformer.py", "kv_cache/store.py")
 
 #: The files that speak to CuPy itself: `np.` there is NumPy.
-FOR_CUPY = ("device.py", "roofline/cuda.py", "ops/cuda*.py", "apps/bench_gpu*.py", "apps/testing/on_gpu*.py")
+FOR_CUPY = (
+    "device.py", "roofline/cuda.py", "ops/cuda*.py", "apps/bench_gpu*.py", "apps/testing/kernel_run.py",
+    "apps/testing/gpu_record.py",
+)  # fmt: skip
 FILES = SHARED + tuple(
     sorted(p.relative_to(house.PACKAGE).as_posix() for g in FOR_CUPY for p in house.PACKAGE.glob(g))
 )  # fmt: skip
