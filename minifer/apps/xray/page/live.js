@@ -24,7 +24,7 @@ async function* serverEvents(response) {
 class Live {
   /** `show(run)` is called a few times a second while there is something new. */
   constructor(show, status) {
-    Object.assign(this, { show, status, records: [], pieces: {}, asked: new Set(), due: false, replica: 0, turn: 0 });
+    Object.assign(this, { show, status, records: [], pieces: {}, asked: new Set(), due: false, replica: 0 });
   }
 
   headers(more = {}) {
@@ -35,22 +35,29 @@ class Live {
   /** Listen for ever: when the connection ends, try again a little later. */
   async listen() {
     for (let wait = 500; ; wait = Math.min(8000, wait * 2)) {
-      const turn = (this.turn += 1);
+      this.line = new AbortController();
       try {
-        const response = await fetch(`/trace/stream?replica=${this.replica}`, { headers: this.headers() });
+        const address = `/trace/stream?replica=${this.replica}`;
+        const response = await fetch(address, { headers: this.headers(), signal: this.line.signal });
         if (response.status === 401) byId("keyrow").hidden = false;
         if (!response.ok) throw new Error(`the server said ${response.status}`);
         this.status(`Watching replica ${this.replica} of this server.`);
         wait = 500;
         for await (const data of serverEvents(response)) {
-          if (turn !== this.turn) return;
           this.take(JSON.parse(data));
         }
       } catch (error) {
+        if (this.line.signal.aborted) continue;
         this.status(`Not connected (${error.message}); trying again.`);
       }
       await new Promise((resolve) => { setTimeout(resolve, wait); });
     }
+  }
+
+  /** Watch another replica, or the same one with the key that has just been typed. */
+  turnTo(replica) {
+    Object.assign(this, { replica, records: [] });
+    this.line?.abort();
   }
 
   take(record) {

@@ -251,6 +251,9 @@ function startLive() {
     if (box.value.trim()) live.chat(box.value.trim(), byId("log"));
     box.value = "";
   });
+  for (const id of ["replica", "apikey"]) {
+    byId(id).addEventListener("change", () => live.turnTo(Math.max(0, Number(byId("replica").value) || 0)));
+  }
   byId("latest").addEventListener("click", () => goTo(Infinity));
   live.listen();
 }
