@@ -33,7 +33,7 @@ from minifer.apps.bench_serve_options import (
     server_of,
     tokenizer_of,
 )
-from minifer.apps.compare_page import page, remarks
+from minifer.apps.compare_page import page, ratios, remarks
 from minifer.apps.compare_peers import Peer, describe, standing
 from minifer.apps.compare_same import Same, same_work
 from minifer.apps.doctor import conditions
@@ -206,7 +206,7 @@ class Comparison:
         with atomic_file(folder / "compare.md") as file:
             file.write(text.encode())
         checks = {rate: [s.as_dict() for s in checks] for rate, checks in self.same.items()}
-        whole = {"points": measured, "same_work": checks, "conditions": found}
+        whole = {"points": measured, "ratios": ratios(measured), "same_work": checks, "conditions": found}
         results.save(whole, folder / "compare.json")
         if self.args.json:
             print(json.dumps(whole, indent=2, default=str))

@@ -39,6 +39,8 @@ def page(results: Results, same: Mapping[str, Sequence[Same]], conditions: Mappi
         "pooled over all requests. TPOT: (last text - first text) / (tokens - 1), one value per request. Percentiles "
         "interpolate linearly; failed requests are in no figure. Goodput: requests per second within the limits "
         f"{_slo(results)}. Token counts are the servers' own.",
+        "## The first server beside the others",
+        _ratio_table(results),
         "## The same work",
         _same_table(same),
         "## Conditions",
@@ -69,6 +71,39 @@ def _table(results: Results) -> str:
     rows = [[rate, name, *(_cell(p.get(key)) for _, key in COLUMNS if key)] for rate in rates
             for name, points in results.items() for p in points if rate_word(p) == rate]  # fmt: skip
     return _markdown([name for name, _ in COLUMNS], rows, left=2)
+
+
+RATIOS = {"output_throughput": "output tok/s", "median_ttft_ms": "TTFT p50", "p99_ttft_ms": "TTFT p99",
+          "median_tpot_ms": "TPOT p50", "median_e2el_ms": "E2EL p50"}  # fmt: skip
+
+
+def ratios(results: Results) -> list[dict[str, Any]]:
+    """The first server's figures over each other server's, rate by rate; None where one of the two is missing.
+
+    >>> slow, fast = ({"request_rate": "inf", "output_throughput": rate} for rate in (50.0, 75.0))
+    >>> found = ratios({"ours": [fast], "theirs": [slow]})[0]
+    >>> found["rate"], found["first"], found["over"], found["output_throughput"], found["median_ttft_ms"]
+    ('inf', 'ours', 'theirs', 1.5, None)
+    """
+    (first, ours), *others = results.items()
+    found = []
+    for mine in ours:
+        for name, points in others:
+            for theirs in points:
+                if rate_word(theirs) == rate_word(mine):
+                    pairs = {key: (mine.get(key), theirs.get(key)) for key in RATIOS}
+                    shares = {key: a / b if a is not None and b else None for key, (a, b) in pairs.items()}
+                    found.append({"rate": rate_word(mine), "first": first, "over": name, **shares})
+    return found
+
+
+def _ratio_table(results: Results) -> str:
+    rows = [[r["rate"], f"{r['first']} / {r['over']}", *("-" if r[key] is None else f"{r[key]:.2f}" for key in RATIOS)]
+            for r in ratios(results)]  # fmt: skip
+    if not rows:
+        return "One server alone: there is nothing to compare."
+    words = "Above 1 is good for the first server in the first column of numbers, below 1 in the others."
+    return _markdown(["rate", "servers", *RATIOS.values()], rows, left=2) + "\n\n" + words
 
 
 def _cell(value: Any) -> str:

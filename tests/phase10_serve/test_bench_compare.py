@@ -79,6 +79,7 @@ def test_the_page_holds_figures_and_conditions(capsys, tmp_path):
     assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "out" / "compare.md").read_text()
     for words in ("| 100 | x | 3 | 0 |", "| inf | y | 3 | 0 |", "| 100 | y | x | 3 | 3 | 3 | 3 | 100% |",
+                  "| 100 | x / y |",
                   "(compare.png)", "model `other`", "version 0.32.0", "left alone: it shares the machine",
                   "usable_cores", "random, 4 tokens in, 2 out, 3 requests a point, seed 0", "load average before",
                   "Percentiles interpolate linearly"):  # fmt: skip

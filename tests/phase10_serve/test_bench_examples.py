@@ -5,8 +5,8 @@ import importlib
 
 import pytest
 
-MODULES = ("workloads", "serve_results", "compare_same", "loadgen.wire", "loadgen.protocols", "loadgen.live",
-           "loadgen.point", "view.serving_figures")  # fmt: skip
+MODULES = ("workloads", "serve_results", "compare_same", "compare_page", "loadgen.wire", "loadgen.protocols",
+           "loadgen.live", "loadgen.point", "view.serving_figures")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODULES)
