@@ -1,7 +1,7 @@
 """`minifer bench gpu`: one command that finds out what a GPU does, and how near minifer comes to it.
 
     minifer bench gpu                        everything, in less than eight minutes, into tests/gpu_results/
-    minifer bench gpu --device strict        the same code on the stand-in for CuPy, tiny, on a machine without a GPU
+    minifer bench gpu --dry-run              the same code on the stand-in for CuPy, tiny, on a machine without a GPU
 
 It needs nobody to watch it. It goes through phases, each of which may fail without harming the others; after each the
 record so far is written as a whole, so that a machine that is taken away leaves what was measured until then.
@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from minifer import hub
 from minifer.apps import bench_gpu_peer
 from minifer.apps.bench_gpu_facts import Bench, array_addition, copy_bytes_per_s, measure_facts, products_by_type
 from minifer.apps.bench_gpu_model import measure_model
@@ -62,21 +63,20 @@ def add_parser(subparsers: Any) -> None:
         "--limit", type=float, default=LIMIT_S, metavar="S", help=f"begin nothing after {LIMIT_S:.0f} s"
     )
     parser.add_argument("--figure", type=Path, metavar="FILE.png", help="draw the rooflines of the models")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be measured, and on what")
+    parser.add_argument("--dry-run", action="store_true", help="the same as --device strict")
     parser.add_argument("--json", action="store_true", help="print the record as well")
 
 
 def run(args: argparse.Namespace) -> int:
     """Go through the phases. The exit status is 1 if one of them failed."""
+    if args.dry_run:
+        args.device = "strict"
     if args.device != "strict" and not args.device.startswith("cuda"):
         raise UsageError(f"--device {args.device}: this command is about GPUs; use cuda, cuda:N or strict")
     if args.device != "strict" and (reason := why_no_gpu()):
         raise DeviceError(f"there is no GPU to measure: {reason}; --device strict runs the same code on a stand-in")
     device = select_device(args.device)
     job = Job(args, device)
-    if args.dry_run:
-        print("\n".join(f"{name}" for name, _ in job.phases()))
-        return 0
     for name, phase in job.phases():
         job.go_through(name, phase)
     record = job.record
@@ -100,7 +100,8 @@ class Job:
         self.started = time.monotonic()
         self.record: dict[str, Any] = {"kind": "bench", "environment": environment(), "device": device.name,
                                        "dtype": args.dtype, "models": {}, "peers": {}, "phases": {}}  # fmt: skip
-        self.path = args.results or default_path(self.record["environment"])
+        kept = hub.cache_home() / "bench-gpu-strict.json" if self.small else default_path(self.record["environment"])
+        self.path = args.results or kept  # no record of a stand-in belongs among those of GPUs
         self.ceilings = {"bytes_per_s": float("nan"), "flops_per_s": float("nan")}
 
     def phases(self) -> list[tuple[str, Callable[[], None]]]:

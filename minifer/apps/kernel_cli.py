@@ -10,8 +10,8 @@
 `run` makes fresh inputs, runs the kernel with its threads in a shuffled order (`--seed`, 0 is the natural one) and lays
 the result beside NumPy's in float64. The exit status is 1 if a number is wrong. `--on cuda` does the same on a GPU.
 
-Where a lab folder is set (`MINIFER_LAB`, or a file `.minifer-lab`), a kernel of the same name in its `ops/kernels/`
-takes the place of ours, and the first line says so.
+Where a lab folder is set (`MINIFER_LAB`, or a file `.minifer-lab` here), a kernel of the same name in its
+`ops/kernels/` takes the place of ours, and a line says so.
 """
 
 import argparse
@@ -138,14 +138,9 @@ def _files(args: argparse.Namespace) -> tuple[dict[str, str], str]:
 
 
 def lab_folder() -> Path | None:
-    """The folder whose kernels take the place of ours: `MINIFER_LAB`, or what a `.minifer-lab` here names."""
-    if chosen := os.environ.get("MINIFER_LAB"):
-        return Path(chosen).expanduser()
-    marker = Path(".minifer-lab")
-    if not marker.is_file():
-        return None
-    named = marker.read_text(encoding="utf-8").strip()
-    return Path(named) if named else Path()
+    """The folder whose kernels take the place of ours: `MINIFER_LAB`, or this one if a `.minifer-lab` lies in it."""
+    chosen = os.environ.get("MINIFER_LAB") or ("." if Path(".minifer-lab").is_file() else "off")
+    return None if chosen == "off" else Path(chosen)
 
 
 def _whose(path: Path) -> str:

@@ -86,8 +86,9 @@ def test_one_failing_phase_does_not_lose_the_others(tmp_path, monkeypatch):
 def test_nothing_is_begun_after_the_limit(tmp_path, monkeypatch):
     """So that the whole ends in time, whatever the machine."""
     monkeypatch.setattr(bench_gpu, "Job", Broken)
-    path = tmp_path / "r.json"
-    assert main(["bench", "gpu", "--device", "strict", "--results", str(path), "--limit", "-1"]) == 1
+    monkeypatch.setenv("MINIFER_HOME", str(tmp_path))
+    path = tmp_path / "bench-gpu-strict.json"
+    assert main(["bench", "gpu", "--dry-run", "--limit", "-1"]) == 1
     record = json.loads(path.read_text(encoding="utf-8"))
     assert all(phase["error"].startswith("not begun") for phase in record["phases"].values())
     assert "fine" not in record
