@@ -27,6 +27,9 @@ KERNELS = Path(__file__).parent / "kernels"
 LARGEST_HEAD, LARGEST_GROUP = 128, 16
 """What the kernels' shared memory and registers hold."""
 
+NO_HEADERS = "CUDA's headers are missing: install the CUDA toolkit, or pip install nvidia-cuda-runtime"
+"""CuPy's wheels come without them; it looks in both places."""
+
 DTYPES = {"float16": "ACT_FLOAT16", "bfloat16": "ACT_BFLOAT16", "float32": "ACT_FLOAT32"}
 """The kernels' number types, and the constant that selects each."""
 
@@ -173,4 +176,5 @@ def _checker(kernel: str, parameter: Parameter, dtype: np.dtype) -> Callable[[An
 
 def _first_complaint(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line), lines[0] if lines else type(error).__name__)
+    found = next((line for line in lines if "error" in line), lines[0] if lines else type(error).__name__)
+    return f"{found}; {NO_HEADERS}" if "cuda_fp16.h" in found or "cuda_bf16.h" in found else found

@@ -87,6 +87,18 @@ def test_a_kernel_that_does_not_compile(monkeypatch, strict, tmp_path):
         cuda_launch.kernel_source.cache_clear()
 
 
+def test_cudas_headers_are_missing(monkeypatch, strict):
+    """CuPy can be installed without them."""
+
+    def refuse(self, log_stream=None):
+        raise RuntimeError('x.cu(12): catastrophic error: cannot open source file "cuda_bf16.h"\n\n1 error detected')
+
+    monkeypatch.setattr(strict.xp.RawModule, "compile", refuse)
+    with pytest.raises(DeviceError, match=r'"cuda_bf16.h"; CUDA\'s headers are missing: .* pip install') as caught:
+        open_room("cuda", CONFIGS["llama2"], strict, dtype="bfloat16")
+    assert "\n" not in str(caught.value)
+
+
 @needs_compiler
 def test_too_little_memory(monkeypatch):
     """Every number, before anything is loaded."""
