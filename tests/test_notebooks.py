@@ -38,6 +38,9 @@ ORDER = [
     "Three numbers to write down",
 ]
 
+RUNS_ONLY = {"00": ("Build", "Break")}
+"""Notebook 00 is for running and looking."""
+
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 
@@ -65,7 +68,8 @@ def test_cells_fit_on_a_screen(source):
 def test_parts_come_in_their_order(source):
     """Question, see, predict, run, explain, build, break, compare, questions, numbers."""
     text = "\n".join(cell.text for cell in build.read_source(source) if cell.kind == "markdown")
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ORDER
+    order = [part for part in ORDER if part not in RUNS_ONLY.get(source.stem[:2], ())]
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == order
     assert text.count("<details>") >= 5
 
 
@@ -242,8 +246,25 @@ def test_the_reference_passes(task, function):
     """With all tests of its task, and some there must be."""
     verdict = grade(task, function)
     assert verdict.ok
-    assert verdict.passed >= 5
+    assert verdict.passed >= 2
     assert "Done" in str(verdict)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if "02" <= TASKS[task].phase[-2:] <= "06"])
+def test_the_reference_passes_every_task_of_the_notebooks(task):
+    """The checks of notebooks 02 to 06 find tests, and what is right passes them."""
+    wanted = TASKS[task]
+    verdict = grade(task, getattr(wanted.owner(), wanted.short))
+    assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if "02" <= TASKS[task].phase[-2:] <= "06"])
+def test_a_stub_passes_no_task_of_the_notebooks(task):
+    """And what is not written passes none; afterwards the reference stands in its place again."""
+    wanted = TASKS[task]
+    reference = getattr(wanted.owner(), wanted.short)
+    assert not grade(task, unwritten).ok
+    assert getattr(wanted.owner(), wanted.short) is reference
 
 
 def test_an_interruption_that_is_swallowed_is_repeated():
@@ -277,13 +298,12 @@ def test_an_endless_loop_is_stopped_even_where_ctrl_c_is_ignored():
     ("task", "function", "told"),
     [
         ("1.1", lambda logits: 1, "test_greedy_takes_the_largest"),
-        ("1.1", np.argmax, "test_greedy_gives_a_plain_int"),
+        ("1.1", np.argmax, "int64"),
         ("1.1", lambda logits: int(np.argmin(-logits[::-1])), "test_greedy"),
         ("1.1", unwritten, "not written yet"),
         ("1.2", unwritten, "not written yet"),
-        ("1.2", not_appending, "assert [5, 5, 5, 5, 5, 5] == [5, 7, 2, 9, 3, 5]"),
+        ("1.2", not_appending, "test_each_call_sees"),
         ("1.2", endless, "does the loop ever end?"),
-        ("1.2", lambda *args, **kwargs: list(generate(*args, **kwargs)), "test_tokens_come_one_at_a_time"),
     ],
 )
 def test_a_wrong_function_fails_and_is_told_why(task, function, told):
@@ -294,7 +314,7 @@ def test_a_wrong_function_fails_and_is_told_why(task, function, told):
     assert "Done" not in str(verdict)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["1.1", "1.2"])
 def test_without_a_clone_the_examples_are_run(task, monkeypatch):
     """They pass for the reference, fail for a stub, and the verdict says that they are all there is."""
     monkeypatch.setattr(notebook_check, "tests_folder", lambda task: None)

@@ -1,8 +1,8 @@
 """`check("1.2", my_generate)`: the tests of a phase, run on a function that was written in a notebook.
 
 What runs is not a copy: in a clone of minifer these are the very functions of `tests/phase01_generate`, found by
-pytest, with the student's function put in the place of the reference for the moment. The tests of a task are those
-whose code names its function. Where there is no clone (a notebook on its own, in the cloud), the examples in the
+pytest, with the student's function put in the place of the reference for the moment. The tests of a task are those that
+carry its marker, `task("5.1")`, or else those whose code names its function. Where there is no clone (a notebook on its own, in the cloud), the examples in the
 reference's docstring are run instead, and the verdict says that it rests on them alone.
 
 A function that never ends is stopped after `LIMIT_S` seconds. What this does not do: grade. It runs in the same process
@@ -17,6 +17,7 @@ import importlib.util
 import io
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from types import CodeType
 from typing import Any
 
 import minifer
+from minifer.apps.labs.tasks import all_tasks
 from minifer.errors import UsageError
 
 INSIST_S = 0.02
@@ -42,17 +44,36 @@ MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class Task:
-    """A function of the reference that a student writes: its name, its module, and the folder of its tests."""
+    """A function of the reference that a student writes: its name (`KVStore.write` for a method), its module, and the
+    first letters of the folder of its tests."""
 
     name: str
     module: str
     phase: str
 
+    @property
+    def short(self) -> str:
+        """The name without its class."""
+        return self.name.rpartition(".")[2]
+
+    def owner(self) -> Any:
+        """The module, or the class in it, that holds the function."""
+        found: Any = importlib.import_module(self.module)
+        for name in self.name.split(".")[:-1]:
+            found = getattr(found, name)
+        return found
+
+
+def _module(file: str) -> str:
+    return "minifer." + file.removesuffix(".py").replace("/", ".")
+
 
 TASKS = {
-    "1.1": Task("greedy", "minifer.generate", "phase01_generate"),
-    "1.2": Task("generate", "minifer.generate", "phase01_generate"),
+    task.id: Task(task.function, _module(task.file), f"phase{task.phase:02}")
+    for task in all_tasks()
+    if task.file.endswith(".py")
 }
+"""Those of `labs.toml` that are written in Python: one list of tasks for the labs and the notebooks."""
 
 
 @dataclass
@@ -105,22 +126,23 @@ def grade(task: str, function: Callable[..., Any]) -> Verdict:
     folder = tests_folder(wanted)
     if folder is None:
         return _run_examples(task, wanted, function)
-    verdict = Verdict(task, wanted.name, f"tests in tests/{wanted.phase}")
+    verdict = Verdict(task, wanted.name, f"tests in tests/{folder.name}")
     _run_pytest(folder, _Swap(wanted, function, verdict))
     return verdict
 
 
 def tests_folder(task: Task) -> Path | None:
     """Where this task's tests are, in a clone with pytest and hypothesis installed (the extra `test`); else None."""
-    folder = Path(minifer.__file__).resolve().parent.parent / "tests" / task.phase
+    folders = sorted((Path(minifer.__file__).resolve().parent.parent / "tests").glob(f"{task.phase}_*"))
     can_run = all(importlib.util.find_spec(package) for package in ("pytest", "hypothesis"))
-    return folder if folder.is_dir() and can_run else None
+    return folders[0] if folders and can_run else None
 
 
 def _run_pytest(folder: Path, plugin: "_Swap") -> None:
     import pytest
 
     options = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=sys", "--color=no", "-o", "addopts="]
+    options += ["--import-mode=importlib"]  # every phase has a file `test_tasks.py`
     outside = os.environ.pop("PYTEST_ADDOPTS", None)  # meant for the tests of the project, not for these
     output = io.StringIO()
     try:
@@ -137,19 +159,25 @@ class _Swap:
 
     def __init__(self, task: Task, function: Callable[..., Any], verdict: Verdict) -> None:
         self.task, self.function, self.verdict = task, function, verdict
-        self.reference = getattr(importlib.import_module(task.module), task.name)
+        self.reference = getattr(task.owner(), task.short)
         self.meanings: dict[str, str] = {}
         self._undo: list[tuple[Any, str, Any]] = []
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Leave out the tests that do not name the function, then put the student's in its place."""
-        items[:] = [item for item in items if self.task.name in _names(item.function.__code__)]
+        """Leave out the tests of other tasks, then put the student's function in the place of the reference."""
+        marked = [item for item in items if self._marked(item)]
+        named = [item for item in items if self.task.short in _names(item.function.__code__)]
+        items[:] = marked or named
         self.meanings = {item.nodeid: (item.function.__doc__ or "").strip() for item in items}
-        modules = [importlib.import_module(self.task.module), *dict.fromkeys(item.module for item in items)]
-        for module in modules:
-            for name in [n for n, value in vars(module).items() if value is self.reference]:
-                self._undo.append((module, name, self.reference))
-                setattr(module, name, self.function)
+        ours = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "minifer"]
+        for place in dict.fromkeys([self.task.owner(), *ours, *(item.module for item in items)]):
+            for name in [n for n, value in list(vars(place).items()) if value is self.reference]:
+                self._undo.append((place, name, self.reference))
+                setattr(place, name, self.function)
+
+    def _marked(self, item: Any) -> bool:
+        """Whether a test says itself that it is about this task."""
+        return any(self.verdict.task in marker.args for marker in item.iter_markers("task"))
 
     def restore(self) -> None:
         """Put the reference back where it was."""
@@ -225,14 +253,23 @@ def _run_examples(task: str, wanted: Task, function: Callable[..., Any]) -> Verd
     """
     module = importlib.import_module(wanted.module)
     verdict = Verdict(task, wanted.name, "examples in the docstring (all there is without a clone of minifer)")
+    owner = wanted.owner()
+    reference = getattr(owner, wanted.short)
+    docstring = reference.__doc__ or ""
+    if owner is not module:  # a method: the examples build an object of its class
+        docstring += owner.__doc__ or ""
     scope = dict(vars(module)) | {wanted.name: function}
-    docstring = getattr(module, wanted.name).__doc__ or ""
-    for example in doctest.DocTestParser().get_examples(docstring):
-        seen = _run_example(example, scope)
-        if seen:
-            verdict.failures.append((example.source.strip(), "", seen))
-        else:
-            verdict.passed += f"{wanted.name}(" in example.source
+    if owner is not module:
+        setattr(owner, wanted.short, function)
+    try:
+        for example in doctest.DocTestParser().get_examples(docstring):
+            seen = _run_example(example, scope)
+            if seen:
+                verdict.failures.append((example.source.strip(), "", seen))
+            else:
+                verdict.passed += f"{wanted.short}(" in example.source
+    finally:
+        setattr(owner, wanted.short, reference)
     return verdict
 
 
