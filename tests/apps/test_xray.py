@@ -50,7 +50,10 @@ def a_run(text):
 PLAIN = Seen(page_of([a_run("plain")])).tags
 
 
-@given(st.text() | st.sampled_from([HOSTILE, "<!--", "<script", "</ScRiPt >", "\u2028\u2029"]))
+@given(
+    st.text()
+    | st.sampled_from([HOSTILE, "<!--", "<script", "</ScRiPt >", "\u2028\u2029", "</script /", "</script\t><b>"])
+)
 def test_no_text_changes_the_elements_of_the_page(text):
     seen = Seen(page_of([a_run(text)]))
     assert seen.tags == PLAIN

@@ -275,6 +275,7 @@ def test_no_text_of_a_token_becomes_anything_but_text(open_page):
     page = open_page(page_with(by_hand(HOSTILE)))
     for at in range(4):
         page.evaluate(f"minifer.goTo({at})")
+    assert "\u27e8U+D800\u27e9" in text(page, "sentence")
     page.click("details[data-table=strip] summary")
     assert page.title() == "minifer x-ray: by hand"
     assert page.locator("img").count() == 0
