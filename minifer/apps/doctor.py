@@ -48,16 +48,31 @@ def add_parser(subparsers: Any) -> None:
     """Declare `minifer doctor`."""
     parser = subparsers.add_parser("doctor", help="this machine: versions, memory, GPU, what will not run")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    parser.add_argument("--class", action="store_true", dest="course", help="which labs and notebooks run here")
 
 
 def run(args: argparse.Namespace) -> int:
     """Look, and print it as a table or as JSON."""
+    if args.course:
+        return _class_report(args.json)
     report = examine()
     if args.json:
         print(json.dumps(report, indent=2, default=str))
     else:
         print_report(report)
     return 0
+
+
+def _class_report(as_json: bool) -> int:
+    """Which labs and notebooks run on this machine, and why not; status 1 if one does not."""
+    from minifer.apps.labs import kit
+
+    rows = [*kit.readiness(), kit.model_row()]
+    if as_json:
+        print(json.dumps([{"what": what, "runs": fine, "why_not": why} for what, fine, why in rows], indent=2))
+    else:
+        print("\n".join(f"{'yes' if fine else 'NO':<4} {what}{': ' if why else ''}{why}" for what, fine, why in rows))
+    return 0 if all(fine for _, fine, _ in rows) else 1
 
 
 def examine() -> dict[str, Any]:
