@@ -9,6 +9,7 @@ import pytest
 
 from minifer.apps.serve.fleet import Fleet, QueueFull
 from minifer.apps.serve.messages import Failed, Job, Load, Piece, Ready, Report
+from minifer.apps.serve.router import Router
 from minifer.errors import DeviceError
 from minifer.limits import EngineConfig
 from minifer.sampling_params import SamplingParams
@@ -81,6 +82,23 @@ def test_what_was_not_passed_on_is_done_again_and_the_other_never_knows():
         assert [[p.finish_reason for p in mine] for mine in pieces] == [["stop"], ["stop"]]
         assert not fleet.streams
         assert fleet.gauges.success["stop"] == 2
+
+    scenario(test)
+
+
+def test_the_router_forgets_the_dead_and_late_words_of_the_first_replica_count_for_nothing():
+    async def test(fleet, a, b):
+        fleet.router = Router("prefix-affinity", 2, block_size=2)
+        with fleet.ask([job("r1")]) as group:
+            (first,) = [r for r in (a, b) if r.jobs()]
+            (second,) = [r for r in (a, b) if r is not first]
+            assert fleet.router.matched(first.index, (1, 2, 3)) == 2
+            first.kill()
+            assert fleet.router.matched(first.index, (1, 2, 3)) == 0
+            first.token("r1", "stop")  # was on its way when it died
+            assert group.streams[0].open == {0}
+            second.token("r1", "length")
+            assert [p.finish_reason for (p,) in await group.whole()] == ["length"]
 
     scenario(test)
 

@@ -5,6 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from minifer.apps.serve.messages import Job
+from minifer.apps.serve.worker import Answer
+from minifer.sampling_params import SamplingParams
+from minifer.scheduler.plan import TokenEvent
+from minifer.scheduler.request import Request
 from tests.serving import GREEDY, events_of
 
 STORY = {"prompt": "Once upon a time", **GREEDY}
@@ -81,6 +86,32 @@ def test_an_empty_answer_is_an_answer(server):
     assert done == "[DONE]"
     assert only["choices"][0]["finish_reason"] == "stop"
     assert only["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+def test_a_stop_string_ends_the_work_and_what_was_held_back_for_one_is_given_in_the_end(server):
+    """The text is the unstopped text up to the stop; the engine makes no token more than that needs."""
+    text = server.post("/v1/completions", STORY | {"max_tokens": 12}).json()["choices"][0]["text"]
+    words = text.split(" ")
+    stop = words[3]
+    body = server.post("/v1/completions", STORY | {"max_tokens": 500, "stop": [stop], "n": 2}).json()
+    for choice in body["choices"]:
+        assert choice["text"] == text[: text.index(stop)]
+        assert choice["finish_reason"] == "stop"
+    assert body["usage"]["completion_tokens"] < 2 * 12
+    assert body["usage"]["prompt_tokens"] == 4
+    almost = STORY | {"max_tokens": 12, "stop": [text[-3:] + "\x00"]}
+    assert server.post("/v1/completions", almost).json()["choices"][0]["text"] == text
+    *chunks, _ = server.events("/v1/completions", almost)
+    assert "".join(c["choices"][0]["text"] for c in chunks) == text
+
+
+def test_half_a_character_at_the_end_is_shown_as_one(server):
+    """Only the first byte of a llama: the decoder holds it back, and has to give it up."""
+    half = server.post("/tokenize", {"content": "🦙"}).json()["tokens"][0]
+    params = SamplingParams()
+    answer = Answer(Job("r", (1,), params, 0.0), Request("r", (1,), params), server.service.tokenizer)
+    assert answer.text_of(TokenEvent("r", half, -1.0, (), None, 0.0)) == ""
+    assert answer.text_of(TokenEvent("r", None, None, (), "abort", 0.0)) == "\ufffd"
 
 
 def test_framing(server):

@@ -169,6 +169,7 @@ def test_no_name_reaches_the_file_system(server, name):
         b'{"prompt": "x", "temperature": NaN}',
         b'{"prompt": "x", "temperature": -Infinity}',
         b'{"prompt": "x", "temperature": 1e999}',
+        b'{"prompt": "x", "unknown": NaN}',
         b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}",
         b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"prompt": ' * 50_000,
@@ -227,6 +228,9 @@ def test_half_characters_are_mended(server):
         reply = server.post("/v1/completions", body)
         assert reply.status_code == 200
         assert "\ud83e" not in reply.text
+    reply = server.post("/v1/completions", b'{"prompt": "x", "model": "\\ud83e"}')
+    assert reply.status_code == 404
+    assert "\ufffd" in reply.json()["error"]["message"]
 
 
 SMUGGLED = [

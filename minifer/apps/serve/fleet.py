@@ -17,7 +17,7 @@ All of it runs in the event loop, so there is nothing to lock.
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,8 +56,6 @@ class Seat:
     load: Load = field(default_factory=Load)
     before: Counter[str] = field(default_factory=Counter)  # counters of the processes that have died
     error: str = ""
-    header: str = ""  # first line of its trace
-    requests: deque[str] = field(default_factory=deque)
 
 
 class Fleet:
