@@ -1,4 +1,4 @@
-"""One imaginary GPU serves all tests of this phase: whatever one of them has left undone is forgotten before the next."""
+"""One imaginary GPU serves all tests of this phase: what one of them leaves undone is forgotten before the next."""
 
 from collections.abc import Iterator
 
