@@ -13,6 +13,7 @@ from minifer.apps import cli
 from minifer.apps.view.trace_model import build
 from minifer.apps.xray.page import SCRIPTS, escaped_json, live_page, page_of
 from minifer.apps.xray.record import SWITCHES, Setting, record, switched
+from minifer.apps.xray.roofs import add_work, config_here, roofs_for
 from minifer.errors import UsageError
 from minifer.limits import EngineConfig
 from minifer.model.cost import Work, step_cost
@@ -195,3 +196,24 @@ def test_the_command_writes_a_page_and_the_trace_can_be_drawn_again(tmp_path, ca
 def test_mistakes_are_explained(words, said, capsys):
     assert cli.main(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_work_of_a_recorded_step_follows_from_its_plan(llm, recorded):
+    """A trace without `ops`, of a model whose configuration is at hand, gets the same FLOPs and bytes; no times."""
+    bare = [{name: value for name, value in one.items() if name != "ops"} for one in recorded]
+    add_work(bare)
+    for one, other in zip(steps_of(bare), steps_of(recorded), strict=True):
+        assert one["ops"] == {name: [*row[:2], None] for name, row in other["ops"].items() if name in one["ops"]}
+
+
+@pytest.mark.parametrize("model", ["/etc", "../tiny", "minifer", None, 7, "no-such-model"])
+def test_a_trace_does_not_choose_which_files_are_read(model):
+    assert config_here(model) is None
+
+
+def test_a_simulated_run_stands_under_the_roof_it_was_simulated_with():
+    about = {"simulated": True, "machine": "h100", "model": "random:llama-3.1-8b"}
+    roofs = roofs_for([{"about": about}])
+    assert roofs["read_bytes_per_s"] == 3.35e12
+    assert "datasheet" in roofs["source"]
+    assert roofs_for([{"about": about | {"machine": "abacus"}}]) is None

@@ -6,16 +6,17 @@ Otherwise two probes of half a second each, which is good enough for a picture: 
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minifer import hub
 from minifer.apps import doctor
 from minifer.apps.roofline_elsewhere import config_at
-from minifer.errors import MiniferError
+from minifer.errors import MiniferError, UsageError
 from minifer.model.config import ModelConfig
 from minifer.model.cost import Work, num_parameters, step_cost
 from minifer.roofline.ceilings import Machine
+from minifer.roofline.predict import BYTES, datasheet_roof
 from minifer.roofline.probes import measure_ceilings, usable_cores
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 PROBE_S = 0.3
 KEPT = "measured by `minifer roofline` on this machine, and kept"
 BUNDLED = "tiny"
+SIMULATED_DTYPE = "bfloat16"
+"""What a simulated machine computes in where its trace does not say."""
 FLOAT32_BYTES = 4
 
 
@@ -49,7 +52,10 @@ def roofs_of(llm: "LLM") -> dict[str, Any] | None:
 
 def roofs_for(records: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """The kept ceilings for a recorded trace, if it names its model and was recorded on a processor like this one."""
-    about, machine = records[0]["about"], kept()
+    about = records[0]["about"]
+    if about.get("simulated"):
+        return simulated_roofs(about)
+    machine = kept()
     config = config_here(about.get("model"))
     if machine is None or config is None or about.get("cpu") != doctor.cpu()["name"]:
         return None
@@ -63,17 +69,32 @@ def roofs_for(records: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return {"flops_per_s": flops, "read_bytes_per_s": read, "source": source}
 
 
+def simulated_roofs(about: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The datasheet's ceilings for a machine that was simulated."""
+    try:
+        roof = datasheet_roof(str(about.get("machine")), str(about.get("dtype", SIMULATED_DTYPE)))
+    except UsageError:
+        return None
+    source = f"from the datasheet of {roof.name}; the run was simulated"
+    return {"flops_per_s": roof.flops_per_s, "read_bytes_per_s": roof.read_bytes_per_s, "source": source}
+
+
 def add_work(records: Sequence[dict[str, Any]]) -> None:
     """Fill in the work of each step where a trace lacks it and its model is one whose configuration is at hand. FLOPs
     and bytes follow from the plan; times of single operations do not, and stay unknown."""
     config = config_here(records[0]["about"].get("model"))
     if config is None:
         return
+    about = records[0]["about"]
+    width = (
+        BYTES.get(str(about.get("dtype", SIMULATED_DTYPE)), FLOAT32_BYTES) if about.get("simulated") else FLOAT32_BYTES
+    )
+    sizes: dict[str, Any] = {"weight_bytes": width, "activation_bytes": 2 if about.get("simulated") else FLOAT32_BYTES}
     for record in records:
         if record["kind"] == "step" and "ops" not in record:
             seqs = record["seqs"]
             work = [Work(count, first + count) for _, _, first, count, _ in seqs]
-            costs = step_cost(config, work, num_logits=sum(samples for *_, samples in seqs))
+            costs = step_cost(config, work, num_logits=sum(samples for *_, samples in seqs), **sizes)
             record["ops"] = {name: [cost.flops, cost.bytes, None] for name, cost in costs.items()}
 
 
@@ -81,7 +102,8 @@ def config_here(model: Any) -> ModelConfig | None:
     """The configuration of a model that is on this machine already. A trace is not to choose what is fetched, or
     which other files are read."""
     try:
-        return config_at(model) if model in (BUNDLED, *hub.KNOWN) else None
+        known = isinstance(model, str) and (model in (BUNDLED, *hub.KNOWN) or model.startswith("random:"))
+        return config_at(str(model)) if known else None
     except (MiniferError, OSError, ValueError):
         return None
 

@@ -28,6 +28,7 @@ class Blocks {
     // A large pool is mostly blank, and its allocator spreads requests out: then only what was ever held is drawn.
     const ever = [...new Set(this.holds.map((hold) => hold.block))].sort((a, b) => a - b);
     this.shown = this.total <= DRAW_ALL ? Array.from({ length: this.total }, (_, block) => block) : ever;
+    this.placeOf = new Map(this.shown.map((block, place) => [block, place]));
   }
 
   holdsOf(life) {

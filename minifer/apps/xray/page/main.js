@@ -106,7 +106,8 @@ function refreshRun() {
   byId("model").textContent = visible(String(about.model ?? "a recorded run"));
   byId("facts").textContent = [`${count(run().lives.length, "request")}, ${count(run().steps.length, "step")}, ${duration(run().end)}`,
     about.scheduler === "StaticScheduler" ? "static batching" : run().label === "live" ? null : run().label,
-    about.cpu, about.room ? `${about.room} room` : null].filter(Boolean).map((text) => visible(String(text))).join(" \u00b7 ");
+    about.simulated ? `simulated on ${about.machine}` : null, about.cpu, about.room ? `${about.room} room` : null].filter(Boolean).map((text) => visible(String(text))).join(" \u00b7 ");
+  byId("real").textContent = about.simulated ? "a simulated run" : "a real run";
   const known = state.life ? run().known.get(state.life.key) : null;
   state.life = known ?? run().lives.find((life) => life.times.length > 1) ?? run().lives[0] ?? null;
   byId("request").replaceChildren(...run().lives.map((life) => el("option", { value: life.index, selected: life === state.life }, life.id)));

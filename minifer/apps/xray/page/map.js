@@ -14,6 +14,11 @@ class BlockMap {
     const height = Math.ceil(blocks.shown.length / this.columns) * this.cell;
     this.holder.style.height = `${Math.min(320, height + 2)}px`;
     this.surface.size(this.columns * this.cell, height);
+    const rows = [...this.cells.keys()].filter((block) => !this.cells.get(block).idle)
+      .map((block) => Math.floor(blocks.placeOf.get(block) / this.columns) * this.cell);
+    const { scrollTop, clientHeight } = this.holder;
+    const inView = rows.some((y) => y >= scrollTop - 1 && y + this.cell <= scrollTop + clientHeight + 1);
+    if (rows.length && !inView) this.holder.scrollTop = Math.min(...rows);
     this.surface.ask();
     this.note.textContent = this.sentence();
   }

@@ -196,7 +196,8 @@ function limits(run, ceilings) {
     const reached = `${Math.round(100 * found.floor / found.total)} % of what the roof allows${lostTo(found)}`;
     const [limit, because] = {
       arithmetic: ["arithmetic", "every weight that is read serves many tokens"],
-      reading: ["reading memory", "all weights are read for one token of each request"],
+      reading: ["reading memory", name === "decode" ? "all weights are read for one token of each request"
+        : "all weights are read, and the prompts are too short to make up for it"],
       overhead: ["overhead", "the calls around the work take longer than the work would under the roof"],
     }[found.kind];
     return found.floor < found.total / 3 && found.kind !== "overhead"
