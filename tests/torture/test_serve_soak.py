@@ -1,5 +1,8 @@
 """A server under a mixture of everything, for minutes: its memory stays flat and it ends where it began.
 
+Rings, the router's memory and the pages of the KV cache fill up in the first minutes, so the last third is held against
+the one before it. In ten minutes a third is 15,000 requests: half a kilobyte that each leaves behind would be seen.
+
 MINIFER_SOAK_S sets the length in seconds (600 for the real one; the default only shows that the test works).
 """
 
@@ -99,8 +102,8 @@ def test_soak():
         sys.stderr.write(
             f"\n{SECONDS:.0f} s, {sum(total.values())} requests {total}; MB {[round(s) for s in samples]}\n"
         )
-        half = len(samples) // 2
-        growth = sum(samples[half:]) / len(samples[half:]) - sum(samples[:half]) / max(1, half)
+        third = len(samples) // 3
+        growth = (sum(samples[-third:]) - sum(samples[-2 * third : -third])) / third
         assert growth < 0.02 * samples[0] + 4, samples
         assert [seat.replica.pid for seat in server.service.fleet.seats] == pids
         assert server.metric("kv_cache_usage_perc") == server.metric("num_requests_running") == 0
