@@ -93,7 +93,12 @@ def test_a_stop_string_ends_the_work_and_what_was_held_back_for_one_is_given_in_
     text = server.post("/v1/completions", STORY | {"max_tokens": 12}).json()["choices"][0]["text"]
     words = text.split(" ")
     stop = words[3]
-    body = server.post("/v1/completions", STORY | {"max_tokens": 500, "stop": [stop], "n": 2}).json()
+    assert server.quiet()
+    before = server.metric("iteration_tokens_total_sum")
+    ask = STORY | {"max_tokens": 500, "stop": [stop], "n": 2, "ignore_eos": True}
+    body = server.post("/v1/completions", ask).json()
+    assert server.quiet()
+    assert server.metric("iteration_tokens_total_sum") - before < 40
     for choice in body["choices"]:
         assert choice["text"] == text[: text.index(stop)]
         assert choice["finish_reason"] == "stop"
