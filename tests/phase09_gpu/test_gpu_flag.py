@@ -36,11 +36,13 @@ def test_without_a_gpu_the_record_says_why(tmp_path):
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_a_required_gpu_that_is_missing_is_an_error():
+def test_a_required_gpu_that_is_missing_is_an_error(monkeypatch):
     """Before the first test, in one line."""
-    done = run("--gpu", MINIFER_REQUIRE_GPU="1")
-    assert done.returncode == 4
-    assert f"ERROR: MINIFER_REQUIRE_GPU=1, but {why_no_gpu()}" in done.stderr
+    monkeypatch.setenv("MINIFER_REQUIRE_GPU", "1")
+    config = SimpleNamespace(getoption={"--gpu": True, "--results": None}.get)
+    with pytest.raises(pytest.UsageError) as error:
+        gpu_plugin.register(config)
+    assert str(error.value) == f"MINIFER_REQUIRE_GPU=1, but {why_no_gpu()}"
 
 
 @pytest.mark.parametrize(("required", "outcome"), [("1", "failed"), ("0", "skipped")])

@@ -1,5 +1,7 @@
 """The header that runs CUDA C on a CPU: barriers, shuffles, shared memory, 16-bit numbers, and what it refuses."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -196,8 +198,9 @@ def test_a_library_is_compiled_once(monkeypatch, tmp_path):
 
 def test_the_cache_does_not_grow_for_ever(monkeypatch, tmp_path):
     """The oldest libraries go."""
-    monkeypatch.setenv("MINIFER_HOME", str(tmp_path))
-    monkeypatch.setattr(kernel_cpu, "MOST_LIBRARIES", 1)
-    for number in (1, 2):
-        compile_kernels(f'extern "C" __global__ void f(float* x) {{ x[0] = {number}.0f; }}')
-    assert len(list(tmp_path.rglob("*.so"))) == 1
+    monkeypatch.setattr(kernel_cpu, "MOST_LIBRARIES", 2)
+    for age, name in enumerate(("new", "newer", "old")):
+        (tmp_path / f"{name}.so").touch()
+        os.utime(tmp_path / f"{name}.so", (100 - 50 * (name == "old"), 100 - 50 * (name == "old") + age % 2))
+    kernel_cpu._prune(tmp_path)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["new", "newer"]
