@@ -16,7 +16,7 @@ from typing import Any
 from minifer.apps.labs import folders, kit, report
 from minifer.apps.labs.grade import LIMIT_S, Grades, grade
 from minifer.apps.labs.stubs import stub
-from minifer.apps.labs.tasks import ROOT, all_tasks, phases_in, reference, task_of, tasks_of, test_folder
+from minifer.apps.labs.tasks import ROOT, all_tasks, phases_in, reference, task_of, tasks_of, folder_of_tests
 from minifer.errors import UsageError
 from minifer.formats.atomic import atomic_file
 
@@ -122,7 +122,7 @@ def _run(args: argparse.Namespace) -> int:
     """pytest in a child process, on the student's files: the tasks' tests, then whatever else the phase has."""
     folder, phase = _folder(args).resolve(), _phase(args.phase)
     command = [sys.executable, "-m", "pytest", "-q", "-m", f"phase{phase:02}", "--tb=short", *args.rest]
-    command += ["-c", str(folder / "pytest.ini")] if (folder / "pytest.ini").is_file() else [str(test_folder(phase))]
+    command += ["-c", str(folder / "pytest.ini")] if (folder / "pytest.ini").is_file() else [str(folder_of_tests(phase))]
     env = os.environ | {"MINIFER_LAB": str(folder), "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     return subprocess.run(command, cwd=folder, env=env).returncode
 

@@ -133,9 +133,10 @@ def _run(job: dict[str, Any]) -> None:
     import pytest
 
     os.environ.pop("PYTEST_ADDOPTS", None)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # whatever else is installed has no part in a grade
     files = [*dict.fromkeys(path for path, _ in job["tests"]), job["canary"]]
     options = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=no", "-q", "--color=no", "-o", "addopts="]
-    options += ["--import-mode=importlib", "--tb=short", "-c", str(Path(job["root"]) / "pyproject.toml")]
+    options += ["--import-mode=importlib", "--tb=native", "-c", str(Path(job["root"]) / "pyproject.toml")]
     notes = Notes(job)
     try:
         pytest.main([*files, *options], plugins=[notes])

@@ -24,7 +24,7 @@ from typing import Any
 
 from minifer.apps.labs import child
 from minifer.apps.labs.look import complaint
-from minifer.apps.labs.tasks import PACKAGE, ROOT, Task, all_tasks, split_points, tests_of
+from minifer.apps.labs.tasks import PACKAGE, ROOT, Task, all_tasks, split_points, tests_for
 
 LIMIT_S = 20.0
 """How long all tests of one task may take; the reference needs about one second of it."""
@@ -84,7 +84,7 @@ def grade(folder: Path, tasks: Sequence[Task], *, seed: int | None = None, limit
     """Grade the files in `folder` on `tasks`. `seed` None draws a new one, which the report then names."""
     seed = secrets.randbelow(2**31) if seed is None else seed
     with tempfile.TemporaryDirectory(prefix="minifer-grade-") as work:
-        runs = [_Run(folder, task, seed, limit_s, Path(work) / task.id) for task in tasks]
+        runs = [Run(folder, task, seed, limit_s, Path(work) / task.id) for task in tasks]
         run_all(runs)
         graded = [run.result for run in runs]
     files = sorted({task.file for task in tasks})
@@ -92,9 +92,9 @@ def grade(folder: Path, tasks: Sequence[Task], *, seed: int | None = None, limit
     return Grades(folder.resolve().name, seed, graded, hashes)
 
 
-def run_all(runs: Sequence["_Run"], at_once: int | None = None) -> None:
+def run_all(runs: Sequence["Run"], at_once: int | None = None) -> None:
     """Run children side by side, as many as there are cores, until all have ended."""
-    waiting, active = list(runs), list[_Run]()
+    waiting, active = list(runs), list[Run]()
     prepare_forks()
     most = at_once or min(8, os.cpu_count() or 1)
     try:
@@ -118,15 +118,17 @@ def prepare_forks() -> None:
             __import__(name)
 
 
-class _Run:
+class Run:
     """One task's child process, from its folder to its outcome."""
 
-    def __init__(self, folder: Path, task: Task, seed: int, limit_s: float, work: Path) -> None:
-        tests = tests_of(task)
+    def __init__(self, folder: Path, task: Task, seed: int, limit_s: float, work: Path, beside: Path | None = None):
+        """Of `folder` only the task's own file is taken; `beside` is a lab whose other files replace the reference's."""
+        tests = tests_for(task)
         points = split_points(task.points, len(tests))
         outcomes = [Outcome(name, worth) for (_, name), worth in zip(tests, points, strict=True)]
         self.result = Graded(task, outcomes)
         self.folder, self.seed, self.limit_s, self.work, self.tests = folder, seed, limit_s, work, tests
+        self.beside = beside
         self.pid, self.began, self.stopped = 0, 0.0, ""
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -138,7 +140,9 @@ class _Run:
         if self.result.problem:
             return False
         mine = self.work / "lab" / task.file
-        mine.parent.mkdir(parents=True)
+        if self.beside is not None:
+            shutil.copytree(self.beside, self.work / "lab")
+        mine.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, mine)
         job = self._job()
         self.began = time.monotonic()

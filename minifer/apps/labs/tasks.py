@@ -101,7 +101,7 @@ def parameters(function: Function) -> list[str]:
     return words + ([f"**{a.kwarg.arg}"] if a.kwarg else [])
 
 
-def test_folder(phase: int, tests: Path | None = None) -> Path:
+def folder_of_tests(phase: int, tests: Path | None = None) -> Path:
     """The folder of a phase's tests. Raises UsageError where they are not: they come with a clone, not with a wheel."""
     found = sorted((tests or ROOT / "tests").glob(f"phase{phase:02}_*"))
     if not found:
@@ -110,10 +110,10 @@ def test_folder(phase: int, tests: Path | None = None) -> Path:
 
 
 @cache
-def tests_of(task: Task) -> tuple[tuple[str, str], ...]:
+def tests_for(task: Task) -> tuple[tuple[str, str], ...]:
     """The tests of a task, as `(file, test function)`: those whose marker names it."""
     found = []
-    for path in sorted(test_folder(task.phase).glob("test_*.py")):
+    for path in sorted(folder_of_tests(task.phase).glob("test_*.py")):
         text = path.read_text("utf-8")
         if f'mark.task("{task.id}")' in text:
             found += [
