@@ -216,6 +216,23 @@ def test_keyboard_alone_is_enough(open_page):
     assert nameless == []
 
 
+def test_an_answer_leads_to_the_pane_it_comes_from(open_page):
+    page = open_page(page_with(by_hand()), reduced_motion="reduce")  # or else it would still be on its way
+    page.get_by_role("button", name="Show step 1 in the KV cache").press("Enter")
+    assert page.evaluate("document.activeElement.id") == "h-map"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().top") < 900
+
+
+def test_what_was_asked_and_answered(open_page):
+    records = by_hand({"20": "Paris", "21": " is.", "22": "<|im_end|>"})
+    records[0]["about"]["asked"] = {"r1": "Where?\u202e"}
+    page = open_page(page_with(records))
+    assert (
+        text(page, "dialogue")
+        == "r1 asked \u201cWhere?\u27e8U+202E\u27e9\u201d and got \u201cParis is.\u201d\nand 1 more request"
+    )
+
+
 def test_tables_stand_behind_every_picture(open_page):
     page = open_page(page_with(by_hand()))
     for name in ("timeline", "strip", "map"):
