@@ -201,5 +201,6 @@ async def respond(
 ) -> None:
     """A whole answer in one write."""
     fixed = [(b"content-type", media_type.encode()), (b"content-length", str(len(body)).encode())]
+    fixed += [(b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"frame-ancestors 'none'")]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
     await send({"type": "http.response.body", "body": body})
