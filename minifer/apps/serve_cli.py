@@ -175,7 +175,11 @@ def make_replicas(args: argparse.Namespace, trace: bool) -> "list[Replica]":
         raise UsageError(f"--devices is a list like cpu,cpu or cuda:0,cuda:1, not {args.devices!r}")
     given = (*(name for name in options.ENGINE_OPTIONS if name != "device"), "max_num_seqs")
     common = {name: value for name in given if (value := getattr(args, name, None)) is not None}
-    shares = cores_of(devices)
+    shares, on_gpu = cores_of(devices), [device for device in devices if device.startswith(("cuda", "strict"))]
+    if getattr(args, "no_graph", False) and len(on_gpu) < len(devices):
+        raise UsageError("--no-graph is about CUDA graphs: name only CUDA devices with it, e.g. --devices cuda:0")
+    if getattr(args, "no_graph", False):
+        common["room_options"] = {"graphs": False}
     return [
         Replica(i, args.model, {**common, "device": device, "cores": shares[i]}, about={"replica": i}, trace=trace)
         for i, device in enumerate(devices)

@@ -27,6 +27,7 @@ COMMAND = [sys.executable, "-m", "minifer", "serve", "tiny", "--device", "cpu", 
         (["--read-timeout", "nan"], "--read-timeout"),
         (["--api-key", ""], "API key"),
         (["--num-blocks", "0"], "num_blocks"),
+        (["--no-graph"], "--no-graph"),
     ],
 )
 def test_mistakes_are_one_line(capsys, words, said):
