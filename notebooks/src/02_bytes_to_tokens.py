@@ -103,8 +103,8 @@ for pair, new in merges.items():
     print(f"{new}: {left!r} + {right!r} -> {tokens[new].decode()!r}")
 
 # %% [markdown]
-# Nobody explained grammar to it, and yet some of these are the endings of English. Encoding replays the list on new
-# text, in the same order, on a word that it has never seen:
+# Nobody explained words to it: these are simply the pieces that came up often, some of them words and some of them
+# ruins. Encoding replays the list in the same order on new text, here on a word that it has never seen:
 
 # %%
 for stage in bpe.merge_stages(list(b"slowest"), merges.get, range(256 + len(merges))):
@@ -270,8 +270,8 @@ check("2.2", my_merge)
 # <code>progress(done, vocab_size - 256)</code> after each merge, if there is one.</details>
 
 # %%
-from minifer.errors import TokenizerError
-from minifer.tokenizer.bpe import PairIndex, count_words
+from minifer.errors import TokenizerError  # noqa: F401
+from minifer.tokenizer.bpe import PairIndex, count_words  # noqa: F401
 from minifer.tokenizer.pretokenize import GPT2
 
 

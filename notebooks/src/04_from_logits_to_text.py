@@ -147,7 +147,11 @@ guesses.reveal("tokens that top-p 0.9 keeps", int((keep_top_p(logits, 0.9) > -np
 guesses.reveal("100 draws within the 50 best, percent", 100 * np.sort(p)[-50:].sum() ** 100)
 
 # %%
-kept = {"before": p, "top-k 8": probabilities(keep_top_k(logits, 8)), "top-p 0.5": probabilities(keep_top_p(logits, 0.5))}
+kept = {
+    "before": p,
+    "top-k 8": probabilities(keep_top_k(logits, 8)),
+    "top-p 0.5": probabilities(keep_top_p(logits, 0.5)),
+}
 figure, ax = plt.subplots()
 at = np.arange(12)
 looks = (("#DDDDDD", ""), (notebook.ORANGE, "//"), (notebook.SKY, ".."))
@@ -275,7 +279,9 @@ def broken_top_p(scores, p):
 example = np.log(np.array([0.4, 0.3, 0.2, 0.1], dtype=np.float32))
 for share in (0.3, 0.5, 0.8, 0.95):
     right, wrong = (f(example, share) > -np.inf for f in (keep_top_p, broken_top_p))
-    print(f"p = {share}: kept {probabilities(example)[right].round(1)}, broken {probabilities(example)[wrong].round(1)}")
+    print(
+        f"p = {share}: kept {probabilities(example)[right].round(1)}, broken {probabilities(example)[wrong].round(1)}"
+    )
 
 # %% [markdown]
 # <details><summary>The bug</summary>

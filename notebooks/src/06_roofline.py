@@ -187,7 +187,7 @@ for m in (measured[0], measured[1], measured[4]):
 for name, (marker, colour) in LOOKS.items():
     ax.plot([], [], marker, color=colour, label=f"{name} (filled: prefill; open: decode, 8: batch 8)")
 ax.legend(loc="upper left", fontsize=9)
-linears = {m.step.phase: dict((n, (x, y)) for n, x, y in points(m))["linears"] for m in measured[:2]}
+linears = {m.step.phase: {n: (x, y) for n, x, y in points(m)}["linears"] for m in measured[:2]}
 show(
     figure,
     f"Figure 2. Decode sits under the slanted roof, prefill under the flat one ({models.speed}).",
@@ -243,8 +243,8 @@ print(f"`tiny`: a step takes {digits(1e3 * small.median_s)} ms; reading and arit
 tiny_ops.close()
 
 # %% [markdown]
-# There it is: a model for which neither memory nor arithmetic matters. Nobody can tell from "decode is memory-bound",
-# a sentence one reads everywhere, that for this model it is false. On a GPU the third regime is the launching of
+# The last line is worth a second look on a quiet machine: the time that `tiny` takes is hardly reading and hardly
+# arithmetic. "Decode is memory-bound", one reads everywhere; whether it is depends on the size of the model. On a GPU the third regime is the launching of
 # kernels (notebook 09), and it is larger than you would think.
 #
 # ### Fewer bytes
@@ -338,7 +338,7 @@ check("6.1", my_attention_cost)
 # numbers while it multiplies these.</details>
 
 # %%
-from minifer.roofline.predict import OpTime
+from minifer.roofline.predict import OpTime  # noqa: F401
 
 
 def my_predict_ops(config, work, roof, **sizes):
