@@ -28,7 +28,7 @@ CASES = {
     "patched": (GOOD.replace("int(np.argmax(logits))", "17") + PATCHES, "changed the checks", 0),
     "os._exit": (GOOD + "\nimport os\nos._exit(0)\n", "ended the program", 0),
     "os._exit later": (GOOD.replace("    return int(", "    import os; os._exit(0)\n    return int("), "ended the program", 0),
-    "sys.exit": (GOOD + "\nimport sys\nsys.exit(0)\n", "SystemExit", 0),
+    "sys.exit": (GOOD + "\nimport sys\nsys.exit(0)\n", "ended the program", 0),
     "sys.exit later": (GOOD.replace("    return int(", "    raise SystemExit(0)\n    return int("), "sys.exit", 0),
     "reads": (GOOD.replace("    return int(", f"    open({str(PACKAGE / 'generate.py')!r})\n    return int("), "reads", 0),
     "zero bytes": ("\0" * 9, "generate.py", 0),
