@@ -1,7 +1,7 @@
 """The notebooks: what is committed is what the sources say, it can be read by everybody, and `check` can fail.
 
-Executing them takes a minute each and needs Jupyter: `pytest --notebooks tests/test_notebooks.py`, on the bundled
-`tiny` unless MINIFER_NOTEBOOK_MODEL names another model (`random:smollm2-135m`, `smollm2-135m`).
+Executing them takes a minute each and needs Jupyter: `pytest --notebooks tests/test_notebooks.py` runs a third of them,
+another one each day; MINIFER_NOTEBOOK_THIRD chooses it (0, 1, 2) or takes `all`. They run on the bundled `tiny` unless MINIFER_NOTEBOOK_MODEL names another model (`random:smollm2-135m`, `smollm2-135m`).
 """
 
 import json
@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import time
+from datetime import date
 
 import house
 import numpy as np
@@ -345,8 +346,22 @@ def test_a_wrong_call_is_named():
 # --- execution, on demand --------------------------------------------------------------------------------------------
 
 
+def chosen_third(sources, third):
+    """Every third source, beginning with number `third`; all of them for "all"."""
+    return list(sources) if third == "all" else list(sources)[int(third) % 3 :: 3]
+
+
+THIRD = os.environ.get("MINIFER_NOTEBOOK_THIRD") or str(date.today().toordinal())
+
+
+def test_three_days_execute_every_notebook():
+    """The rotation leaves none out, and all of them can be had."""
+    days = [chosen_third(SOURCES, str(day)) for day in range(7, 10)]
+    assert sorted(path for day in days for path in day) == chosen_third(SOURCES, "all") == SOURCES
+
+
 @pytest.mark.notebooks
-@each_source
+@pytest.mark.parametrize("source", chosen_third(SOURCES, THIRD), ids=lambda path: path.stem)
 def test_the_notebook_runs(source):
     """From top to bottom in a fresh kernel, in the memory that is promised."""
     pytest.importorskip("jupytext")

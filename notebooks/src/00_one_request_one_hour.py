@@ -131,8 +131,8 @@ router = Router("prefix-affinity", 3)
 system = rng.integers(0, 1000, 64).tolist()  # the same long beginning for everybody
 other = rng.integers(0, 1000, 64).tolist()
 for name, ids in (
-    ("first", system + [1, 2]),
-    ("second, same beginning", system + [7, 8, 9]),
+    ("first", [*system, 1, 2]),
+    ("second, same beginning", [*system, 7, 8, 9]),
     ("third, a new one", other),
 ):
     choice = router.choose(ids, load=[0, 0, 0])
