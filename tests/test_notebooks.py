@@ -1,7 +1,8 @@
 """The notebooks: what is committed is what the sources say, it can be read by everybody, and `check` can fail.
 
 Executing them takes a minute each and needs Jupyter: `pytest --notebooks tests/test_notebooks.py` runs a third of them,
-another one each day; MINIFER_NOTEBOOK_THIRD chooses it (0, 1, 2) or takes `all`. They run on the bundled `tiny` unless MINIFER_NOTEBOOK_MODEL names another model (`random:smollm2-135m`, `smollm2-135m`).
+another one each day; MINIFER_NOTEBOOK_THIRD chooses it (0, 1, 2) or takes `all`. They run on the bundled `tiny` unless
+MINIFER_NOTEBOOK_MODEL names another model (`random:smollm2-135m`, `smollm2-135m`).
 """
 
 import json
@@ -174,6 +175,16 @@ def test_links_and_files_exist(path):
     links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
     files = re.findall(r"`(minifer/[\w/.]+|tests/[\w/.]+|notebooks/[\w/.]+)`", text)
     missing = [link for link in links if not (FOLDER / link).exists()]
+    assert not missing + [file for file in files if not (house.ROOT / file).exists()]
+
+
+@each_source
+def test_links_in_a_notebook_exist(source):
+    """As in the pages: what a reader can click on is there, and so is each file of ours that is named."""
+    text = "\n".join(cell.text for cell in build.read_source(source) if cell.kind == "markdown")
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if link.endswith((".md", ".ipynb", ".py", ".png"))]
+    files = re.findall(r"[`>](minifer/[\w/.]+|tests/[\w/.]+|notebooks/[\w/.]+)[`<]", text)
+    missing = [link for link in links if "://" not in link and not (FOLDER / link).exists()]
     assert not missing + [file for file in files if not (house.ROOT / file).exists()]
 
 

@@ -2,8 +2,9 @@
 
 What runs is not a copy: in a clone of minifer these are the very functions of `tests/phase01_generate`, found by
 pytest, with the student's function put in the place of the reference for the moment. The tests of a task are those that
-carry its marker, `task("5.1")`, or else those whose code names its function. Where there is no clone (a notebook on its own, in the cloud), the examples in the
-reference's docstring are run instead, and the verdict says that it rests on them alone.
+carry its marker, `task("5.1")`, or else those whose code names its function. Where there is no clone (a notebook on its
+own, in the cloud), the examples in the reference's docstring are run instead, and the verdict says that it rests on
+them alone.
 
 A function that never ends is stopped after `LIMIT_S` seconds. What this does not do: grade. It runs in the same process
 as the student's code and stops nobody who wants to cheat.

@@ -342,7 +342,8 @@ check("2.4", broken_push)
 # | **streaming** in vLLM | `vllm/v1/engine/detokenizer.py` | `IncrementalDetokenizer` |
 # | llama.cpp | `tools/server/server-context.cpp` | `validate_utf8` |
 # | Ollama | `runner/common/stop.go` | `IncompleteUnicode` |
-#
+
+# %% [markdown]
 # ## Five questions
 #
 # <details><summary>1. Which text cannot be encoded?</summary>None: every byte is a token.</details>
