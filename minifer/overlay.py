@@ -16,9 +16,8 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-NEVER = ("minifer.overlay", "minifer.errors", "minifer.formats", "minifer.apps.labs", "minifer.apps.cli",
-         "minifer.apps.options", "minifer.apps.doctor")  # fmt: skip
-"""Beginnings of names that a lab cannot replace."""
+NEVER = ("overlay", "errors", "formats", "apps.labs", "apps.cli", "apps.options", "apps.doctor")
+"""Beginnings of names, behind `minifer.`, that a lab cannot replace."""
 
 
 class Overlay(MetaPathFinder):
@@ -27,10 +26,10 @@ class Overlay(MetaPathFinder):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
         """The student's file for `minifer.x.y`, or None: then the reference is found as usual."""
         file = self.folder.joinpath(*fullname.split(".")[1:]).with_suffix(".py")
-        mine = fullname.startswith("minifer.") and not fullname.startswith(NEVER) and file.is_file()
+        mine = fullname.startswith("minifer.") and not fullname[8:].startswith(NEVER) and file.is_file()
         return spec_from_file_location(fullname, file) if mine else None
 
 

@@ -65,7 +65,11 @@ def pytest_report_header() -> list[str]:
     lab = os.environ.get("MINIFER_LAB", "off")
     if lab == "off":
         return ["minifer: the reference"]
-    files = sorted(p for p in Path(lab).rglob("*") if p.suffix in (".py", ".cu") and (ROOT / "minifer" / p.relative_to(lab)).is_file())
+    files = sorted(
+        p
+        for p in Path(lab).rglob("*")
+        if p.suffix in (".py", ".cu") and (ROOT / "minifer" / p.relative_to(lab)).is_file()
+    )
     lines = [f"  {p.relative_to(lab)}  sha256 {hashlib.sha256(p.read_bytes()).hexdigest()[:12]}" for p in files]
     return [f"minifer: YOUR code from {lab}, the reference for every other file", *lines]
 

@@ -16,7 +16,7 @@ from typing import Any
 from minifer.apps.labs import folders, kit, report
 from minifer.apps.labs.grade import LIMIT_S, Grades, grade
 from minifer.apps.labs.stubs import stub
-from minifer.apps.labs.tasks import ROOT, all_tasks, phases_in, reference, task_of, tasks_of, folder_of_tests
+from minifer.apps.labs.tasks import ROOT, all_tasks, folder_of_tests, phases_in, reference, task_of, tasks_of
 from minifer.errors import UsageError
 from minifer.formats.atomic import atomic_file
 
@@ -68,7 +68,9 @@ def add_parser(subparsers: Any) -> None:
 
 def _grading_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="S", help="of the tests' random numbers (default: a new one)")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, metavar="S", help=f"seconds a task (default {LIMIT_S:g})")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, metavar="S", help=f"seconds a task (default {LIMIT_S:g})"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,7 +124,9 @@ def _run(args: argparse.Namespace) -> int:
     """pytest in a child process, on the student's files: the tasks' tests, then whatever else the phase has."""
     folder, phase = _folder(args).resolve(), _phase(args.phase)
     command = [sys.executable, "-m", "pytest", "-q", "-m", f"phase{phase:02}", "--tb=short", *args.rest]
-    command += ["-c", str(folder / "pytest.ini")] if (folder / "pytest.ini").is_file() else [str(folder_of_tests(phase))]
+    command += (
+        ["-c", str(folder / "pytest.ini")] if (folder / "pytest.ini").is_file() else [str(folder_of_tests(phase))]
+    )
     env = os.environ | {"MINIFER_LAB": str(folder), "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     return subprocess.run(command, cwd=folder, env=env).returncode
 

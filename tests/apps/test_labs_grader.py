@@ -22,15 +22,15 @@ CASES = {
     "missing": (GOOD.replace("def greedy", "def gready").replace("= greedy", "= gready"), "`greedy` is missing", 0),
     "signature": (GOOD.replace("def greedy(logits:", "def greedy(scores:"), "the task asks for (logits)", 0),
     "endless": (GOOD.replace("    return int(", "    while True: pass\n    return int("), "ran longer than", 0),
-    "prints": (GOOD.replace("    return int(", "    for _ in range(10**6): print('hello')\n    return int("), "printed", 0),
+    "prints": (GOOD.replace("    return int(", "    for _ in range(10**6): print('hello')\n    return int("), "printed", 0),  # noqa: E501
     "torch": (GOOD.replace("import numpy as np", "import torch\nimport numpy as np"), "imports torch", 0),
     "torch by name": (GOOD.replace("    return int(", "    __import__('torch')\n    return int("), "imports torch", 0),
     "patched": (GOOD.replace("int(np.argmax(logits))", "17") + PATCHES, "changed the checks", 0),
     "os._exit": (GOOD + "\nimport os\nos._exit(0)\n", "ended the program", 0),
-    "os._exit later": (GOOD.replace("    return int(", "    import os; os._exit(0)\n    return int("), "ended the program", 0),
+    "os._exit later": (GOOD.replace("    return int(", "    import os; os._exit(0)\n    return int("), "ended the program", 0),  # noqa: E501
     "sys.exit": (GOOD + "\nimport sys\nsys.exit(0)\n", "ended the program", 0),
     "sys.exit later": (GOOD.replace("    return int(", "    raise SystemExit(0)\n    return int("), "sys.exit", 0),
-    "reads": (GOOD.replace("    return int(", f"    open({str(PACKAGE / 'generate.py')!r})\n    return int("), "reads", 0),
+    "reads": (GOOD.replace("    return int(", f"    open({str(PACKAGE / 'generate.py')!r})\n    return int("), "reads", 0),  # noqa: E501
     "zero bytes": ("\0" * 9, "generate.py", 0),
     "good": (GOOD, "", 2),
 }  # fmt: skip

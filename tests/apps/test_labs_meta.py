@@ -1,4 +1,4 @@
-"""The graders themselves: a stub scores 0, the reference all, a bug fails its task, and it is the student who is run."""
+"""The graders themselves: a stub scores 0, the reference all, a bug fails its task, and it is the student who is run."""  # noqa: E501
 
 import subprocess
 import sys
@@ -102,7 +102,7 @@ with LLM("tiny", num_blocks=24, block_size=4, max_num_seqs=4, max_num_batched_to
     llm.generate(["once upon a time there was a"], params)
 """
 
-CALLED = {"2.2", "2.4", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "4.1", "4.2", "4.3", "4.4", "5.1", "5.2", "7.1", "7.3",
+CALLED = {"2.2", "2.4", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "4.1", "4.2", "4.3", "4.4", "5.1", "5.2", "7.1", "7.3",  # noqa: E501
           "7.4", "8.1", "8.2", "8.3", "8.4", "8.5"}  # fmt: skip
 """What the engine calls on its way from a prompt to an answer."""
 

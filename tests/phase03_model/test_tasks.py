@@ -103,8 +103,8 @@ def attention_case(rng, length, context, cuts, window):
     """What `attention` gives in pieces, and what loops give."""
     q, k, v = normal(rng, length, 9, 4), normal(rng, context, 3, 4), normal(rng, context, 3, 4)
     borders = [0, *cuts, context]
-    keys = [k[a:b].transpose(1, 2, 0) for a, b in zip(borders, borders[1:], strict=False)]
-    values = [v[a:b].transpose(1, 0, 2) for a, b in zip(borders, borders[1:], strict=False)]
+    keys = [k[a:b].transpose(1, 2, 0) for a, b in zip(borders, borders[1:], strict=False)]  # noqa: RUF007
+    values = [v[a:b].transpose(1, 0, 2) for a, b in zip(borders, borders[1:], strict=False)]  # noqa: RUF007
     return ops.attention(q, keys, values, window), attention_by_loops(q, k, v, window)
 
 
@@ -143,7 +143,7 @@ class Script:
         self.calls.append(("rope_table", positions))
         return "table"
 
-    def attention_block(self, x, layer, rope_table, batch, store, index):
+    def attention_block(self, x, layer, rope_table, batch, store, index):  # noqa: ARG002
         self.calls.append(("attention", x, layer, rope_table, store, index))
         return x * 2 + 1
 
@@ -151,7 +151,7 @@ class Script:
         self.calls.append(("mlp", x, layer))
         return x * 3
 
-    def head(self, x, weights, rows):
+    def head(self, x, weights, rows):  # noqa: ARG002
         self.calls.append(("head", x, rows))
         return x + 7
 

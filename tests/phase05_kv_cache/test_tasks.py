@@ -15,21 +15,21 @@ class SumRoom:
     def __init__(self):
         self.lengths = []
 
-    def embed(self, embedding, tokens):
+    def embed(self, embedding, tokens):  # noqa: ARG002
         self.lengths.append(len(tokens))
         return np.asarray(tokens, dtype=np.float64)
 
     def rope_table(self, positions):
         return np.asarray(positions)
 
-    def attention_block(self, x, layer, rope_table, batch, store, index):
+    def attention_block(self, x, layer, rope_table, batch, store, index):  # noqa: ARG002
         store[np.asarray(batch.slots)] = x * (rope_table + 1)
         return np.array([store[: position + 1].sum() for position in rope_table])
 
-    def mlp_block(self, x, layer):
+    def mlp_block(self, x, layer):  # noqa: ARG002
         return x
 
-    def head(self, x, weights, rows):
+    def head(self, x, weights, rows):  # noqa: ARG002
         return x[np.asarray(rows)].reshape(-1, 1)
 
 
@@ -99,7 +99,7 @@ def test_runs_cover_every_slot_in_order(rng):
         length = int(rng.integers(1, 5 * size + 1))
         found = runs(table, length, size)
         assert [s for a, b in found for s in range(a, b)] == [table[p // size] * size + p % size for p in range(length)]
-        assert all(left[1] != right[0] for left, right in zip(found, found[1:], strict=False))
+        assert all(left[1] != right[0] for left, right in zip(found, found[1:], strict=False))  # noqa: RUF007
 
 
 @pytest.mark.task("5.2")

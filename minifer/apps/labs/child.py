@@ -43,7 +43,7 @@ class Notes:
         self.file.write(json.dumps({"kind": kind, "name": name, "text": text[:MESSAGE]}) + "\n")
         self.file.flush()
 
-    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:  # noqa: ARG002
         """Keep this task's tests, then the canaries."""
         mine = [i for i in items if (os.path.realpath(i.path), i.originalname) in self.wanted]
         last = [i for i in items if os.path.realpath(i.path) == self.canary]

@@ -30,7 +30,7 @@ COURSE_README = """# minifer, phases {phases}
 Write the functions in `lab/` that say NotImplementedError; their docstrings are the contract. `minifer labs hint {first}.1`
 helps, `minifer labs grade {first}` counts. Hand in the folder `lab/`. Whatever you have not written yet is the reference's
 (`minifer/`), which you may read when you are done with a task, and not before.
-"""
+"""  # noqa: E501
 
 
 def start(phase: int, folder: Path, *, overwrite: bool = False) -> list[tuple[str, str, list[Task]]]:

@@ -122,7 +122,7 @@ class Run:
     """One task's child process, from its folder to its outcome."""
 
     def __init__(self, folder: Path, task: Task, seed: int, limit_s: float, work: Path, beside: Path | None = None):
-        """Of `folder` only the task's own file is taken; `beside` is a lab whose other files replace the reference's."""
+        """Of `folder` only the task's own file is taken; `beside` is a lab whose other files replace the reference's."""  # noqa: E501
         tests = tests_for(task)
         points = split_points(task.points, len(tests))
         outcomes = [Outcome(name, worth) for (_, name), worth in zip(tests, points, strict=True)]
@@ -226,9 +226,9 @@ class Run:
             self.result.problem = self.stopped or TALKATIVE
         elif broken := [note["text"] for note in notes if note["kind"] == "import"]:
             self.result.problem = f"{self.result.task.file} cannot be imported: {broken[0]}"
-        elif not any(note["kind"] == "end" for note in notes):
-            self.result.problem = LEFT
-        elif not any(note["kind"] == "canary failed" for note in notes):
+        elif not any(note["kind"] == "end" for note in notes) or not any(
+            note["kind"] == "canary failed" for note in notes
+        ):  # noqa: E501
             self.result.problem = LEFT
         if self.result.problem:
             return
