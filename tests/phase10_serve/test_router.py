@@ -82,6 +82,13 @@ def test_memory_is_bounded_and_keeps_heads_before_tails(prompts):
         assert router.matched(0, prompts[-1]) == min(len(prompts[-1]) // 2, 8) * 2
 
 
+def test_of_a_chain_the_tail_is_forgotten_first():
+    router = Router("prefix-affinity", 1, block_size=2, memory_blocks=4)
+    router.choose([1, 1, 2, 2, 3, 3], [0])
+    router.choose([9, 9, 8, 8], [0])
+    assert router.matched(0, [1, 1, 2, 2, 3, 3]) == 4
+
+
 @pytest.mark.parametrize("wrong", [{"policy": "luck"}, {"num_replicas": 0}, {"max_imbalance": float("nan")}])
 def test_nonsense_is_refused(wrong):
     values = {"policy": "round-robin", "num_replicas": 2, **wrong}

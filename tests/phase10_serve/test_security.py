@@ -268,8 +268,9 @@ def test_the_log_says_what_it_cost_and_never_what_was_said(guarded):
     secret = "the launch code is 0000"
     guarded.post("/v1/completions", ASK | {"prompt": secret}, headers=KEY)
     guarded.get(f"/nothing/{secret}?q={secret}", headers=KEY)
+    guarded.get(f"/v1/models/{secret}", headers=KEY)
     for _ in range(100):
-        if len(guarded.log) >= before + 2:
+        if len(guarded.log) >= before + 3:
             break
         time.sleep(0.02)
     lines = guarded.log[before:]
