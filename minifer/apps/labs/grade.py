@@ -228,7 +228,7 @@ class Run:
             self.result.problem = f"{self.result.task.file} cannot be imported: {broken[0]}"
         elif not any(note["kind"] == "end" for note in notes) or not any(
             note["kind"] == "canary failed" for note in notes
-        ):  # noqa: E501
+        ):
             self.result.problem = LEFT
         if self.result.problem:
             return
