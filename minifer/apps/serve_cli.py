@@ -2,6 +2,7 @@
 
     minifer serve smollm2-135m
     minifer serve smollm2-135m --devices cuda:0,cuda:1 --route prefix-affinity --api-key-file key.txt
+    minifer serve smollm2-135m --ray --replicas 2..8
 
 Every device in `--devices` gets a replica, a process with a copy of the model; CPU replicas share the cores. It listens
 on this machine only unless told otherwise (`--host 0.0.0.0`); do that with a key.
@@ -46,6 +47,12 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--silence", type=float, default=300.0, metavar="S", help="then a busy replica is killed (300)")
     group.add_argument("--shutdown-deadline", type=float, default=10.0, metavar="S", help="to finish answers (10)")
     _add_security(parser.add_argument_group("who may come in"))
+    group = parser.add_argument_group("Ray")
+    group.add_argument("--ray", action="store_true", help="replicas as actors of Ray, here or on a cluster")
+    group.add_argument("--replicas", metavar="N|N..M", help="with --ray: how many, or from how many to how many (1)")
+    group.add_argument(
+        "--address", metavar="HOST:PORT", help="with --ray: of a cluster, or `auto` (default: start one)"
+    )
     group = parser.add_argument_group("what is written down")
     group.add_argument("--trace", type=Path, metavar="FILE", help="the trace; of several replicas FILE.0, FILE.1 ...")
     group.add_argument(
@@ -68,12 +75,16 @@ def _add_security(group: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fetch the model, start the replicas, serve until told to stop."""
     try:
+        from minifer.apps.serve import ray_command
         from minifer.apps.serve.app import build
         from minifer.apps.serve.server import bound_socket, make_server
     except ImportError as error:
         raise UsageError(f"{error.name} is missing: pip install 'minifer[serve]'") from None
     _check(args)
     socket = bound_socket(args.host, args.port)
+    if args.ray:
+        socket.close()  # it was free: Ray's proxy listens there
+        return ray_command.run(args)
     service = make_service(args)
     server = make_server(build(service), service, host=args.host, port=args.port, deadline_s=args.shutdown_deadline)
     where = socket.getsockname()
@@ -92,6 +103,9 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("read_timeout", "send_timeout", "silence", "shutdown_deadline"):
         if not getattr(args, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0 seconds, not {getattr(args, name)}")
+    from minifer.apps.serve import ray_command
+
+    ray_command.check(args)
 
 
 def _welcome(service: "Service", url: str) -> str:

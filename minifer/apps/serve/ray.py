@@ -33,6 +33,7 @@ from minifer.apps.serve.answers import Stream
 from minifer.apps.serve.app import build
 from minifer.apps.serve.fleet import Fleet, _counters
 from minifer.apps.serve.messages import Job, Load, Piece, Ready
+from minifer.apps.serve.ray_command import span
 from minifer.apps.serve.replica import Replica
 from minifer.apps.serve.router import Router
 from minifer.apps.serve.service import Service, Settings
@@ -43,22 +44,6 @@ LOOK_S = 1.0
 
 UNLIMITED = 1 << 20
 """Requests that an actor takes: the queue is the engine's own, and the limit stands in front (`max_queue`)."""
-
-
-def span(replicas: str | int) -> tuple[int, int]:
-    """The fewest and the most replicas. Raises UsageError.
-
-    >>> span("2..8"), span(2)
-    ((2, 8), (2, 2))
-    """
-    low, dots, high = str(replicas).strip().partition("..")
-    numbers = [low, high] if dots else [low, low]
-    if not all(n.isascii() and n.isdigit() and len(n) < 6 for n in numbers):
-        raise UsageError(f"replicas are a number or a span like 2..8, not {replicas!r}")
-    least, most = map(int, numbers)
-    if not 1 <= least <= most:
-        raise UsageError(f"replicas must be at least 1, and the span begin with the smaller number, not {replicas!r}")
-    return least, most
 
 
 class Places:
