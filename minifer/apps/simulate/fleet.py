@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from minifer.apps.serve.router import Router
 from minifer.apps.simulate.leap import leap, steps_ahead
+from minifer.apps.simulate.policies import Policy, make_router
 from minifer.apps.simulate.steptime import Features, StepTime, features_of
 from minifer.apps.simulate.tally import Tally
 from minifer.apps.workloads import Arrival
@@ -152,20 +152,20 @@ class Fleet:
     """Replicas behind a router.
 
     `make_replica(i)` makes each of them; all start at time 0. `on_choice(arrival, replica, reason)` hears where each
-    request went and why.
+    request went and why. `policy` is the name of one, or a function of your own (policies.py).
     """
 
     def __init__(
         self,
         make_replica: Callable[[int], Replica],
         num_replicas: int,
-        policy: str = "round-robin",
+        policy: str | Policy = "round-robin",
         on_choice: Callable[[Arrival, int, str], None] | None = None,
     ) -> None:
         if num_replicas < 1:
             raise UsageError(f"a fleet has at least one replica, not {num_replicas}")
         self.replicas = [make_replica(i) for i in range(num_replicas)]
-        self.router = Router(policy, num_replicas, block_size=self.replicas[0].config.block_size)
+        self.router = make_router(policy, num_replicas, block_size=self.replicas[0].config.block_size)
         self.on_choice = on_choice
         self.tally = Tally()
 
