@@ -3,12 +3,13 @@
 import json
 
 import pytest
+from fleet_times import fitted
 
 from minifer.apps import cli
 from minifer.apps.simulate import stored, validate
 from minifer.apps.simulate.calibrate import Calibration
 from minifer.apps.simulate.fit import fit
-from minifer.apps.simulate.steptime import Features, FittedTime
+from minifer.apps.simulate.steptime import Features
 from minifer.llm import LLM
 
 H100 = ["--machine", "h100"]
@@ -125,7 +126,7 @@ def test_a_calibration_meets_every_kind_of_step(llm):
 
 
 def test_a_calibration_is_kept_and_found_again(tmp_path):
-    time = FittedTime((1, 4), (0.01, 0.02), key_s=1e-6)
+    time = fitted((1, 4), (0.01, 0.02), key_s=1e-6)
     kept = stored.Stored(time, 0.03, {"date": "today"})
     stored.save(tmp_path / "s.json", kept)
     assert stored.load(tmp_path / "s.json") == kept
@@ -136,7 +137,7 @@ def test_a_calibration_is_kept_and_found_again(tmp_path):
 
 def test_real_and_simulated_serve_the_same_requests(llm):
     """The figures of `tiny` on a busy machine say nothing; that both answered everything does."""
-    time = FittedTime((1, 4), (0.001, 0.002))
+    time = fitted((1, 4), (0.001, 0.002))
     workloads = validate.workloads(llm, time, 6, seed=1)
     assert set(workloads) == set(validate.LOADS)
     arrivals = [a.__class__(a.index, 0.0, a.prompt_ids[:40], 5) for a in workloads["steady"]]

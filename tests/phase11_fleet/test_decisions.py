@@ -3,12 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+from fleet_times import fitted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minifer.apps.serve.router import POLICIES
 from minifer.apps.simulate.fleet import Fleet, Replica, request_of
-from minifer.apps.simulate.steptime import Features, FittedTime
+from minifer.apps.simulate.steptime import Features
 from minifer.apps.workloads import Arrival
 from minifer.clock import ManualClock
 from minifer.engine import Engine
@@ -17,7 +18,7 @@ from minifer.limits import EngineConfig
 from minifer.scheduler.continuous import ContinuousScheduler
 from minifer.scheduler.fake import FakeExecutor
 
-TIME = FittedTime(
+TIME = fitted(
     (1, 2, 40),
     (0.011, 0.013, 0.09),
     logit_s=0.001,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from minifer.apps.simulate.fit import Sample, errors, fit
 from minifer.apps.simulate.machine import Split, datasheet_machine, model_config
-from minifer.apps.simulate.steptime import Features, FittedTime, RooflineTime, chunk_work
+from minifer.apps.simulate.steptime import Curve, Features, FittedTime, RooflineTime, chunk_work
 from minifer.errors import CapacityError, UsageError
 from minifer.model.config import ModelConfig
 from minifer.model.cost import Work
@@ -46,7 +46,8 @@ def test_chunk_work_counts_what_each_query_sees(length, before, window):
 
 
 def test_a_machine_that_obeys_the_formula_is_fitted_exactly():
-    true = FittedTime((1, 4, 16, 64, 200), (0.02, 0.03, 0.05, 0.11, 0.3), 1e-3, 0.0, 2e-6, 4e-3, 3e-8, 1e-6)
+    decoding, rows = Curve((1, 4, 8), (0.02, 0.03, 0.05)), Curve((2, 16, 64, 200), (0.025, 0.06, 0.11, 0.3))
+    true = FittedTime(decoding, rows, 2e-6, 5e-4, 1e-3, 4e-3, 3e-8, 1e-6)
     rng = np.random.default_rng(0)
     samples = []
     for _ in range(400):
@@ -61,7 +62,7 @@ def test_a_machine_that_obeys_the_formula_is_fitted_exactly():
 
 
 def test_an_interruption_does_not_move_the_fit():
-    steps = [Features(b, 100 * b, b) for b in (1, 2, 4, 8)]
+    steps = [Features(b, 100 * b, b) for b in (1, 2, 4, 8)] + [Features(0, 0, 1, ((n, n),)) for n in (8, 64)]
     samples = [Sample(f, 0.01 + 0.002 * f.rows) for f in steps for _ in range(9)]
     samples[3] = Sample(samples[3].features, 4.0)
     found = fit(samples, 1000)
@@ -70,12 +71,14 @@ def test_an_interruption_does_not_move_the_fit():
 
 def test_no_price_is_negative():
     samples = [Sample(Features(b, 1000 - 100 * b, b), 0.01 * b) for b in (1, 2, 3, 4, 6, 8)]
+    samples += [Sample(Features(0, 0, 1, ((n, 2 * n),)), 0.1 - 0.001 * n) for n in (2, 8, 30)]
     found = fit(samples, 1000)
-    assert min(found.logit_s, found.decode_s, found.key_s, *found.rows_s) >= 0
+    prices = (found.key_s, found.decode_s, found.logit_s, found.chunk_s, found.pair_s, found.chunk_key_s)
+    assert min(*prices, *found.decoding_curve.seconds, *found.rows_curve.seconds) >= 0
 
 
-def test_one_size_of_step_is_too_little_to_go_by():
-    with pytest.raises(UsageError, match="1 sizes"):
+def test_both_kinds_of_steps_have_to_be_measured():
+    with pytest.raises(UsageError, match="no step of reading prompts was measured"):
         fit([Sample(Features(1, 10, 1), 0.01)] * 5, 100)
 
 

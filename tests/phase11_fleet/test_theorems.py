@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from fleet_times import fitted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from minifer.apps.simulate.capacity import Setting, attained, capacity
 from minifer.apps.simulate.fleet import Fleet, Replica
 from minifer.apps.simulate.machine import datasheet_machine, model_config
 from minifer.apps.simulate.outcome import simulate
-from minifer.apps.simulate.steptime import Features, FittedTime
+from minifer.apps.simulate.steptime import Features
 from minifer.apps.simulate.tally import Gaps
 from minifer.apps.workloads import Arrival, arrival_times, make_workload
 from minifer.errors import UsageError
@@ -20,7 +21,7 @@ from minifer.formats.trace_lines import read_trace
 from minifer.limits import EngineConfig
 from minifer.metrics import percentile
 
-TIME = FittedTime((1, 2, 64), (0.011, 0.013, 0.09), key_s=1e-5, pair_s=1e-6)
+TIME = fitted((1, 2, 64), (0.011, 0.013, 0.09), key_s=1e-5, pair_s=1e-6)
 
 
 def fleet_of(config, replicas=1, policy="round-robin", time=TIME, window=4096):
@@ -100,7 +101,7 @@ def test_prefix_affinity_finds_more_than_dealing_out():
 
 def test_the_router_does_not_see_into_the_future():
     """A request that ends in a step which is still under way is unfinished for the router."""
-    slow = FittedTime((1, 2), (1.0, 1.0))
+    slow = fitted((1, 2), (1.0, 1.0))
     fleet = fleet_of(EngineConfig(num_blocks=30), 2, "least-loaded", slow)
     seen = []
     fleet.on_choice = lambda arrival, replica, reason: seen.append((arrival.index, replica, reason))
@@ -152,7 +153,7 @@ def test_one_seat_and_one_token_is_the_queue_m_d_1(load):
     Pollaczek and Khinchine. The bound is five standard errors of a mean over batches of the run.
     """
     service = 0.02
-    time = FittedTime((1, 2), (service, service))
+    time = fitted((1, 2), (service, service))
     times = arrival_times(16_000, load / service, seed=11)
     fleet = fleet_of(EngineConfig(num_blocks=2, max_num_seqs=1, enable_prefix_caching=False), time=time)
     tally = fleet.run(Arrival(i, at, (1, 2), 1) for i, at in enumerate(times))
@@ -168,7 +169,7 @@ def test_one_seat_and_one_token_is_the_queue_m_d_1(load):
 @pytest.mark.parametrize("seats", [1, 3, 8])
 def test_a_full_batch_serves_seats_tokens_per_step(seats):
     """With all seats always taken, tokens per second are seats over the time of a step of so many rows."""
-    time = FittedTime((1, 2, 8), (0.010, 0.012, 0.020))
+    time = fitted((1, 2, 8), (0.010, 0.012, 0.020))
     config = EngineConfig(num_blocks=400, max_num_seqs=seats, max_num_batched_tokens=512)
     tally = fleet_of(config, time=time).run([Arrival(i, 0.0, (i, 1), 500) for i in range(4 * seats)])
     tokens = sum(m.output_tokens for m in tally.finished)

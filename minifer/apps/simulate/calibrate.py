@@ -29,7 +29,11 @@ CHUNKS = (2, 3, 5, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024,
 DEPTHS = (32, 512, 1536)
 """Contexts at which decoding is timed, as far as the model's own context allows."""
 
-DECODE_STEPS, REPEATS = 6, 3
+BEHIND, DEEP_CHUNKS = (512, 1024), (16, 64, 256, 512)
+"""Contexts before a chunk, and the chunks that are timed behind them."""
+
+DECODE_STEPS, REPEATS, ROUNDS = 6, 2, 2
+"""Everything is measured in rounds, so that a slow minute of the machine falls on all kinds of steps alike."""
 
 
 class StepTimer:
@@ -63,7 +67,7 @@ class Calibration:
     def run(self, progress: Progress = no_progress) -> list[Sample]:
         """All measurements; about a minute for a small model."""
         before, self.llm.engine.trace = self.llm.engine.trace, self.timer
-        plan = [*self._decodes(), *self._prefills(), *self._mixtures()]
+        plan = [job for _ in range(ROUNDS) for job in (*self._decodes(), *self._prefills(), *self._mixtures())]
         try:
             self._serve([self._prompt(16)], 4)  # the first steps of a process are slower
             self.timer.samples.clear()
@@ -90,8 +94,8 @@ class Calibration:
                 continue
             for _ in range(REPEATS):
                 yield [self._prompt(length)], 1
-            for behind in (512, 1024):
-                if self._fits(behind + length + 1, 1):
+            for behind in BEHIND:
+                if length in DEEP_CHUNKS and self._fits(behind + length + 1, 1):
                     yield [self._prompt(behind + length)], 1
 
     def _mixtures(self) -> Iterator[tuple[list[tuple[int, ...]], int]]:

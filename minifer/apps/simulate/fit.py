@@ -13,13 +13,13 @@ from statistics import median
 
 import numpy as np
 
-from minifer.apps.simulate.steptime import Features, FittedTime, chunk_work
+from minifer.apps.simulate.steptime import Curve, Features, FittedTime, chunk_work
 from minifer.errors import UsageError
 
 NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-"""Where the curve over rows may bend; only those near which something was measured are used."""
+"""Where a curve may bend; only those near which something was measured are used."""
 
-TERMS = ("logit_s", "decode_s", "key_s", "chunk_s", "pair_s", "chunk_key_s")
+PRICES = ("key_s", "decode_s", "logit_s", "chunk_s", "pair_s", "chunk_key_s")
 
 SEEN_GROUP = 512
 """Decode steps whose contexts differ by less than this, all sequences together, are repetitions of one step."""
@@ -34,15 +34,16 @@ class Sample:
 
 
 def fit(samples: Sequence[Sample], window: int) -> FittedTime:
-    """The formula nearest to the samples. Raises UsageError if they are of fewer than two sizes."""
+    """The formula nearest to the samples. Raises UsageError unless decoding and reading prompts were both measured."""
     points = typical(samples)
-    nodes = _nodes({point.features.rows for point in points})
-    matrix = np.array([_equation(point.features, nodes, window) for point in points])
+    decoding = _nodes("decoding", {p.features.decodes for p in points if not p.features.chunks})
+    rows = _nodes("reading prompts", {p.features.rows for p in points if p.features.chunks})
+    matrix = np.array([_equation(point.features, decoding, rows, window) for point in points])
     seconds = np.array([point.seconds for point in points])
-    found = nonnegative(matrix / seconds[:, None], np.ones(len(points)))
-    curve, prices = found[: len(nodes)], found[len(nodes) :]
-    terms = dict(zip(TERMS, map(float, prices), strict=True))
-    return FittedTime(tuple(nodes), tuple(map(float, curve)), window=window, **terms)
+    found = [float(x) for x in nonnegative(matrix / seconds[:, None], np.ones(len(points)))]
+    first, second = len(decoding), len(decoding) + len(rows)
+    curves = Curve(tuple(decoding), tuple(found[:first])), Curve(tuple(rows), tuple(found[first:second]))
+    return FittedTime(*curves, **dict(zip(PRICES, found[second:], strict=True)), window=window)  # type: ignore[arg-type]
 
 
 def typical(samples: Sequence[Sample]) -> list[Sample]:
@@ -63,12 +64,12 @@ def typical(samples: Sequence[Sample]) -> list[Sample]:
     return found
 
 
-def _nodes(rows: set[int]) -> list[int]:
-    """The curve's points: those of NODES between which something was measured, and the ends."""
-    if len(rows) < 2:
-        raise UsageError(f"steps of {len(rows)} sizes are too few to say what a step costs: measure at least two")
-    inner = [n for n in NODES if min(rows) < n < max(rows) and _near(n, rows)]
-    return [min(rows), *inner, max(rows)]
+def _nodes(what: str, sizes: set[int]) -> list[int]:
+    """A curve's points: those of NODES between which something was measured, and the ends."""
+    if not sizes:
+        raise UsageError(f"no step of {what} was measured: a formula needs both decoding and prompts")
+    inner = [n for n in NODES if min(sizes) < n < max(sizes) and _near(n, sizes)]
+    return sorted({min(sizes), *inner, max(sizes)})
 
 
 def _near(node: int, rows: set[int]) -> bool:
@@ -76,13 +77,19 @@ def _near(node: int, rows: set[int]) -> bool:
     return any(0.85 * node <= r <= 1.15 * node for r in rows)
 
 
-def _equation(features: Features, nodes: Sequence[int], window: int) -> np.ndarray:
-    """One row: the weights of the curve's points, then what each price is paid for."""
+def _equation(features: Features, decoding: Sequence[int], rows: Sequence[int], window: int) -> np.ndarray:
+    """One row: the weights of both curves' points, then what each price is paid for."""
     work = [chunk_work(length, context, window) for length, context in features.chunks]
     keys, pairs = sum(k for k, _ in work), sum(p for _, p in work)
-    tail = [features.logits, features.decodes, features.seen, len(work), pairs, keys]
-    hats = [float(np.interp(features.rows, nodes, np.eye(len(nodes))[i])) for i in range(len(nodes))]
-    return np.array([*hats, *tail], dtype=np.float64)
+    if work:
+        hats = [*np.zeros(len(decoding)), *_hats(features.rows, rows)]
+        return np.array([*hats, features.seen, features.decodes, features.logits, len(work), pairs, keys], float)
+    return np.array([*_hats(features.decodes, decoding), *np.zeros(len(rows)), features.seen, 0, 0, 0, 0, 0], float)
+
+
+def _hats(n: int, nodes: Sequence[int]) -> list[float]:
+    """How much each point of a curve weighs at `n`."""
+    return [float(np.interp(n, nodes, row)) for row in np.eye(len(nodes))]
 
 
 def nonnegative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:

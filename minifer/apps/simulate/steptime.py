@@ -11,7 +11,7 @@ Not here: when a step happens (fleet.py).
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from minifer.model.config import ModelConfig
@@ -175,49 +175,67 @@ def _lines(one: Cost, row: Cost, logit: Cost) -> tuple[_Line, _Line]:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """A line through measured points. Beyond the last one it goes on as its last piece does, but never downwards.
+
+    >>> curve = Curve((1, 2, 4), (10.0, 12.0, 20.0))
+    >>> [curve(n) for n in (1, 3, 8)]
+    [10.0, 16.0, 36.0]
+    """
+
+    at: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __call__(self, n: int) -> float:
+        """The value at `n`."""
+        at, seconds = self.at, self.seconds
+        if len(at) == 1:
+            return seconds[0]
+        i = min(max(bisect_right(at, n) - 1, 0), len(at) - 2)
+        rise = seconds[i + 1] - seconds[i]
+        if n > at[-1]:
+            rise = max(rise, 0.0)
+        return seconds[i] + rise * (n - at[i]) / (at[i + 1] - at[i])
+
+
+@dataclass(frozen=True)
 class FittedTime:
     """A step as a sum of measured terms, all in seconds.
 
-        rows_s(T) + logit_s * logits + decode_s * decodes + key_s * keys seen
-                  + sum over chunks of (chunk_s + pair_s * pairs of query and key + chunk_key_s * keys)
+        nobody reads a prompt      decoding(decodes)
+        somebody does              rows(T) + decode_s * decodes + logit_s * logits
+                                   + sum over chunks of (chunk_s + pair_s * pairs of query and key + chunk_key_s * keys)
+        either                     + key_s * keys seen by those who decode
 
-    `rows_s` is a curve through measured points: the linear layers, and everything else that has T rows. It is not a
-    line, because a product of few rows is all reading, one of many all arithmetic, and libraries change their ways in
-    between.
+    Two curves and not one, because an engine goes two ways: with one row for each sequence everything is reading and
+    attention looks at one query, with a prompt most is arithmetic. Curves and not lines, because a product of few rows
+    is all reading, one of many all arithmetic, and libraries change their ways in between.
     """
 
-    at_rows: tuple[int, ...]
-    rows_s: tuple[float, ...]
-    logit_s: float = 0.0
-    decode_s: float = 0.0
+    decoding_curve: Curve
+    rows_curve: Curve
     key_s: float = 0.0
+    decode_s: float = 0.0
+    logit_s: float = 0.0
     chunk_s: float = 0.0
     pair_s: float = 0.0
     chunk_key_s: float = 0.0
-    window: int = field(default=1 << 62)
+    window: int = 1 << 62
 
     def seconds(self, features: Features) -> float:
         """The time of a step, in seconds."""
-        plain = self._curve(features.rows) + self.logit_s * features.logits + self.decode_s * features.decodes
-        total = plain + self.key_s * features.seen
+        if not features.chunks:
+            return self.decoding(features.decodes)(features.seen)
+        total = self.rows_curve(features.rows) + self.decode_s * features.decodes + self.logit_s * features.logits
         for length, context in features.chunks:
             keys, pairs = chunk_work(length, context, self.window)
             total += self.chunk_s + self.pair_s * pairs + self.chunk_key_s * keys
-        return total
+        return total + self.key_s * features.seen
 
     def decoding(self, decodes: int) -> Callable[[int], float]:
         """The time of steps that only decode, as a function of the keys seen."""
-        plain = self._curve(decodes) + self.logit_s * decodes + self.decode_s * decodes
-        return lambda seen: plain + self.key_s * seen
-
-    def _curve(self, rows: int) -> float:
-        """Linear between measured points; beyond the last one along its last piece, but never downwards."""
-        at, seconds = self.at_rows, self.rows_s
-        i = min(max(bisect_right(at, rows) - 1, 0), len(at) - 2)
-        rise = seconds[i + 1] - seconds[i]
-        if rows > at[-1]:
-            rise = max(rise, 0.0)
-        return seconds[i] + rise * (rows - at[i]) / (at[i + 1] - at[i])
+        plain, key_s = self.decoding_curve(decodes), self.key_s
+        return lambda seen: plain + key_s * seen
 
 
 def chunk_work(length: int, context: int, window: int) -> tuple[int, int]:

@@ -16,13 +16,13 @@ from minifer.apps.roofline_run import conditions, machine_key
 from minifer.apps.simulate.calibrate import Calibration
 from minifer.apps.simulate.fit import errors, fit
 from minifer.apps.simulate.machine import Machine
-from minifer.apps.simulate.steptime import FittedTime
+from minifer.apps.simulate.steptime import Curve, FittedTime
 from minifer.formats.atomic import Progress, atomic_path, no_progress
 from minifer.limits import EngineConfig
 from minifer.llm import LLM, limits_of
 from minifer.model.config import ModelConfig
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,15 @@ def save(path: Path, stored: Stored) -> None:
         temporary.write_text(json.dumps(asdict(stored), indent=1), "utf-8")
 
 
+def _curve(found: Mapping[str, Any]) -> Curve:
+    return Curve(tuple(found["at"]), tuple(found["seconds"]))
+
+
 def load(path: Path) -> Stored | None:
     """Read a calibration; None if there is none that can be read."""
     try:
         found: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
-        time: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found["time"].items()}
+        time: dict[str, Any] = {name: _curve(v) if isinstance(v, dict) else v for name, v in found["time"].items()}
         return Stored(FittedTime(**time), float(found["median_error"]), dict(found["conditions"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None

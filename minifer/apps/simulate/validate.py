@@ -29,7 +29,7 @@ BOUND = 0.10
 
 COMPARED = ("p50_ttft_ms", "p90_ttft_ms", "p50_tpot_ms", "p90_tpot_ms", "output_throughput")
 
-LOADS = {"steady": 0.6, "bursty": 0.5, "prefixes": 0.6}
+LOADS = {"steady": 0.5, "bursty": 0.35, "prefixes": 0.45}
 """Requests per second as a share of what the machine could serve with all seats taken."""
 
 
@@ -74,7 +74,7 @@ def workloads(llm: LLM, time: StepTime, requests: int, seed: int) -> dict[str, l
 def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) -> float:
     """What a request costs a machine whose seats are all taken: its prompt, and its share of decode steps.
 
-    >>> flat = FittedTime((1, 2), (0.01, 0.02))
+    >>> flat = FittedTime(Curve((1, 2), (0.01, 0.02)), Curve((1, 2), (0.01, 0.02)))
     >>> seconds_per_request(flat, prompt=10, answer=4, seats=2)
     0.14
     """
