@@ -249,6 +249,10 @@ def endless(model, prompt_ids, **_):
         yield last[0]
 
 
+def all_at_once(model, prompt_ids, **options):
+    return list(generate(model, prompt_ids, **options))
+
+
 def unwritten(*_, **__):
     raise NotImplementedError("task")
 
@@ -316,6 +320,7 @@ def test_an_endless_loop_is_stopped_even_where_ctrl_c_is_ignored():
         ("1.2", unwritten, "not written yet"),
         ("1.2", not_appending, "test_each_call_sees"),
         ("1.2", endless, "does the loop ever end?"),
+        ("1.2", all_at_once, "test_tokens_come_one_at_a_time"),
     ],
 )
 def test_a_wrong_function_fails_and_is_told_why(task, function, told):

@@ -8,7 +8,8 @@ from labs_helpers import BUGS, PYTHON_TASKS, bug, grade_each, mutant, with_first
 
 from minifer.apps.labs import folders
 from minifer.apps.labs.stubs import stub
-from minifer.apps.labs.tasks import PACKAGE, ROOT, all_tasks, tests_for
+from minifer.apps.labs.tasks import PACKAGE, ROOT, all_tasks
+from minifer.apps.labs.tasks import tests_for as tests_of_task
 
 PHASES = sorted({task.phase for task in all_tasks()})
 
@@ -41,7 +42,7 @@ def test_every_task_has_two_bugs():
 def test_every_task_has_tests_points_and_three_hints():
     """At least as many points as tests, so that none is worth nothing; a docstring is the contract."""
     for task in all_tasks():
-        assert 2 <= len(tests_for(task)) <= task.points, task.id
+        assert 2 <= len(tests_of_task(task)) <= task.points, task.id
         assert len(task.hints) == 3
     assert len(all_tasks()) >= 32
 

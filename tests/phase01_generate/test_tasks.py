@@ -49,13 +49,27 @@ def test_each_call_sees_everything_so_far(rng):
 
 
 @pytest.mark.task("1.2")
+def test_tokens_come_one_at_a_time(rng):
+    """A token is handed out before the next one is computed: a list that is made first streams nothing."""
+    model, calls = table_model(rng, 11)
+    stream = iter(generate(model, [3], max_tokens=5))
+    assert calls == [], "nothing is computed before somebody asks for the first token"
+    seen = [next(stream), next(stream)]
+    assert calls == [[3], [3, seen[0]]], "two tokens cost two calls, and no third one in advance"
+
+
+@pytest.mark.task("1.2")
 def test_ends_after_the_end_token_and_yields_it():
     """A table that leads to the end token 0."""
     table = {7: 8, 8: 9, 9: 0, 0: 7}
-    model = lambda ids: np.eye(10)[table[ids[-1]]]  # noqa: E731
+
+    def model(ids):
+        return np.eye(10)[table[ids[-1]]]
+
     assert list(generate(model, [7], max_tokens=9, eos_ids=[0])) == [8, 9, 0]
     assert list(generate(model, [7], max_tokens=9, eos_ids=[3, 8])) == [8]
     assert list(generate(model, [7], max_tokens=2, eos_ids=[0])) == [8, 9]
+    assert list(generate(model, [0], max_tokens=2, eos_ids=[0])) == [7, 8]  # an end in the prompt ended something else
 
 
 @pytest.mark.task("1.2")
