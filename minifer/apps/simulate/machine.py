@@ -61,8 +61,8 @@ class Split:
         """Seconds of all sums of a step: what is there anyway, and what comes with each row.
 
         >>> model = ModelConfig(100, 8, 16, 2, 2, 1, 4, 64, 1e-5, 1e4)
-        >>> Split(4, link_bytes_per_s=1e6, latency_s=1e-5).all_reduce_s(model, width=2)
-        (0.00024, 9.6e-05)
+        >>> Split(4, link_bytes_per_s=1e6, latency_s=1e-3).all_reduce_s(model, width=2)
+        (0.024, 9.6e-05)
         """
         if self.degree == 1:
             return 0.0, 0.0

@@ -74,6 +74,7 @@ def workloads(llm: LLM, time: StepTime, requests: int, seed: int) -> dict[str, l
 def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) -> float:
     """What a request costs a machine whose seats are all taken: its prompt, and its share of decode steps.
 
+    >>> from minifer.apps.simulate.steptime import Curve
     >>> flat = FittedTime(Curve((1, 2), (0.01, 0.02)), Curve((1, 2), (0.01, 0.02)))
     >>> seconds_per_request(flat, prompt=10, answer=4, seats=2)
     0.14
