@@ -76,7 +76,7 @@ def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) ->
 
     >>> from minifer.apps.simulate.steptime import Curve
     >>> flat = FittedTime(Curve((1, 2), (0.01, 0.02)), Curve((1, 2), (0.01, 0.02)))
-    >>> seconds_per_request(flat, prompt=10, answer=4, seats=2)
+    >>> round(seconds_per_request(flat, prompt=10, answer=4, seats=2), 9)
     0.14
     """
     context = prompt + answer // 2
