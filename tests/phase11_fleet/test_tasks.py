@@ -12,16 +12,16 @@ from minifer.limits import EngineConfig
 class Slow:
     """Every step takes a second."""
 
-    def seconds(self, features):
+    def seconds(self, features):  # noqa: ARG002
         return 1.0
 
-    def decoding(self, decodes):
-        return lambda seen: 1.0
+    def decoding(self, decodes):  # noqa: ARG002
+        return lambda _: 1.0
 
 
-def fleet_of(replicas=1, policy="round-robin", leaps=True, time=Slow()):
+def fleet_of(replicas=1, policy="round-robin", leaps=True):
     config = EngineConfig(num_blocks=64, max_num_seqs=4, max_num_batched_tokens=64)
-    return Fleet(lambda _: Replica(config, time, 4096, leaps=leaps), replicas, policy)
+    return Fleet(lambda _: Replica(config, Slow(), 4096, leaps=leaps), replicas, policy)
 
 
 @pytest.mark.task("11.1")
