@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     port = args.port or _free_port(args.host)
+    if not args.address:  # the workers find it in the cache; on a cluster each machine fetches its own
+        _fetch(args.model)
     print(f"minifer: starting Ray for {args.model}", file=sys.stderr, flush=True)
     started_serve = False
     try:
@@ -105,6 +107,14 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _end(ray, serve, args.address is None, started_serve)
     return 0
+
+
+def _fetch(model: str) -> None:
+    from minifer import hub
+    from minifer.apps import options
+
+    with options.ProgressBars() as bars:
+        hub.locate(model, progress=bars.update)
 
 
 def _start(ray: Any) -> str:
@@ -138,13 +148,9 @@ def _join(ray: Any, address: str) -> str:
 
 def _application(ray: Any, args: argparse.Namespace, most: int) -> Any:
     """The application of a command line. The cores of one machine are shared out; of a cluster each takes one."""
-    from minifer import hub
     from minifer.apps import options, serve_cli
     from minifer.apps.serve.ray import application
 
-    if not args.address:  # the workers find it in the cache; on a cluster each machine fetches its own
-        with options.ProgressBars() as bars:
-            hub.locate(args.model, progress=bars.update)
     model = str(Path(args.model).resolve()) if Path(args.model).exists() else args.model
     args.live = False
     names = (*options.ENGINE_OPTIONS, "max_num_seqs")
@@ -173,7 +179,10 @@ def _deploy(serve: Any, application: Any) -> None:
     try:
         serve.run(application, name=NAME, route_prefix="/")
     except Exception as error:
-        raise DeviceError(f"Ray could not start the replicas: {reason_of(str(error))}") from None
+        application = serve.status().applications.get(NAME)
+        said = [d.message for d in application.deployments.values()] if application else []
+        why = reason_of("\n".join([str(error), *said]))
+        raise DeviceError(f"Ray could not start the replicas: {why}") from None
 
 
 def reason_of(text: str) -> str:
