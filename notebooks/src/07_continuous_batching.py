@@ -320,14 +320,15 @@ for name, log in logs.items():
 # that says how long the step would have taken. Two more step times are needed, with a prompt in them.
 
 # %%
-from minifer.apps.simulate.steptime import FittedTime
+from minifer.apps.simulate.steptime import Curve, FittedTime
 
 prefill_ms = []
 for length in (64, 256):
     alone = serve(ContinuousScheduler, [(rng.integers(0, llm.vocab_size, length).tolist(), 1, 0)] * 2, max_num_seqs=1)
     prefill_ms.append(1e3 * min(seconds for _, tokens, seconds in steps_of(alone) if tokens == length))
     print(f"a prompt of {length} tokens: {digits(prefill_ms[-1])} ms")
-step_time = FittedTime(at_rows=(*batches, 64, 256), rows_s=tuple(ms / 1e3 for ms in decode_ms + prefill_ms))
+curve = Curve((*batches, 64, 256), tuple(ms / 1e3 for ms in decode_ms + prefill_ms))
+step_time = FittedTime(curve, curve)
 
 # %%
 from minifer.apps.simulate.fleet import Fleet, Replica

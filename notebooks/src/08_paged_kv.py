@@ -112,15 +112,16 @@ print(f"ann, 6 tokens: table {ann}    bob, 9 tokens: table {bob}    free: {pool.
 ann, bob = pool.grow(ann), pool.grow(bob)
 print(f"both grow:     table {ann} and {bob}    free: {pool.num_free}")
 print(f"ann's tokens 0 to 9 lie in slots {pool.slots(ann, 0, 10)}")
-pool.free(bob)
-cat = pool.allocate(6)
-print(f"bob leaves; cat takes six blocks where there is room: {cat}")
-print(f"cat's tokens 0 to 23 lie in slots {pool.slots(cat, 0, 24)}")
+pool.free(ann)
+cat = pool.allocate(7)
+print(f"ann leaves, and cat wants seven blocks. Nowhere are seven in a row: {cat}")
+print(f"cat's tokens 16 to 23 lie in slots {pool.slots(cat, 16, 24)}")
 
 # %% [markdown]
-# Two things to see. `bob` did not start right behind `ann`: the pool leaves room between tables, because reading a run
-# of neighbours is faster than jumping. And where no run is long enough, a table jumps, and nothing breaks: attention
-# asks the table. **No request needs its memory in one piece**, so no gap is ever too small to be of use.
+# Two things to see. `bob` did not start right behind `ann`: the pool leaves her room to grow, because reading a run of
+# neighbours is faster than jumping. And where no run is long enough, a table jumps (look at `cat`'s slots), and nothing
+# breaks: attention asks the table. **No request needs its memory in one piece**, so no gap is ever too small to be of
+# use.
 #
 # ### 2. What reserving costs
 #
@@ -147,7 +148,7 @@ shares = [written_share(size) for size in SIZES]
 print(
     f"blocks of 16: {digits(shares[SIZES.index(16)])} % written; one block of {LONGEST} each, which is a reservation: "
 )
-print(f"{digits(shares[-1])} %. As many requests fit {digits(shares[SIZES.index(16)] / shares[-1])} times.")
+print(f"{digits(shares[-1])} %. So {digits(shares[SIZES.index(16)] / shares[-1])} times as many requests fit.")
 
 # %%
 figure, ax = plt.subplots(figsize=(8, 3.2))
@@ -352,7 +353,7 @@ print("four answers, four different beginnings:", [ids[:3] for ids in said.value
 # **What may be shared?** Only what was computed from the same *whole* prefix, only *full* blocks (they are never
 # written again), and only after the step that filled them has ended. And at least one token must be left to compute,
 # because someone has to produce the logits for the next one. That is the riddle of the first cell: the same question
-# was known to the last token, and its last full block was dropped on purpose or was not full.
+# was known to the last token, but its last block was not full; and had it been, it would have been left out on purpose.
 #
 # **Who goes first?** Of the blocks that nobody holds, the one unused for longest. A table is given back from its end,
 # so the tail of a chain goes before its head: a head without a tail is still useful, a tail without a head never.
@@ -486,19 +487,28 @@ STRANGERS = {
     "a diary": part("Dear diary, today I baked a cake with my grandmother, and we ate all of it in her sunny garden."),
 }
 LAST = list(text_llm.encode(" He is"))
-greedy = SamplingParams(temperature=0, max_tokens=14, logprobs=1, ignore_eos=True)
 
 # %%
+greedy = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
+
+
+def ask(prompts):
+    """Ask one prompt after the other, with an empty pool at first. The last request, and its first log-probability."""
+    executor = ModelExecutor(text_llm.weights, text_llm.store, text_llm.ops, text_llm.device)
+    engine = Engine(ContinuousScheduler(text_llm.limits), executor)
+    for number, ids in enumerate(prompts):
+        request = Request(f"r{number}", tuple(ids), greedy)
+        engine.add(request)
+        events = engine.run()
+    return request, events[0].logprob
+
+
 for who, before in STRANGERS.items():
+    earlier = [before + FORM + LAST, BANK + LAST] if before else []  # the stranger with the same form, and a customer
     with patch("minifer.kv_cache.pool.extend_chain", broken_extend_chain):
-        fresh = LLM(models.text, **options)
-        if before:
-            fresh.generate([before + FORM + LAST], greedy)  # the stranger, with the same form
-            fresh.generate([BANK + LAST], greedy)  # another customer of the bank
-        answer = fresh.generate([BANK + FORM + LAST], greedy)[0]
-        fresh.close()
-    sure = digits(answer.outputs[0].logprobs[0].logprob)
-    print(f"before: {who:<12} {answer.metrics.cached_tokens} tokens found; log-probability {sure}; {answer.text!r}")
+        request, sure = ask([*earlier, BANK + FORM + LAST])
+    text = text_llm.tokenizer.decode(request.output_ids)
+    print(f"before: {who:<11} {request.num_cached} tokens found; log-probability {digits(sure)}; {text!r}")
 
 # %% [markdown]
 # The prompt was the same three times, token by token. Which block was found that should not have been? What was in it,
