@@ -35,6 +35,12 @@ class Incremental:
         """Append `tokens` and return the logits `[1, V]` after the last of them (`[len(tokens), V]` for all).
 
         Raises RequestError if there are no tokens, or more than the cache has room for.
+
+        >>> from minifer import LLM
+        >>> with LLM("tiny", room="reference") as llm:
+        ...     sequence = Incremental(llm.weights, llm.ops.new_store(1, 8), llm.ops)
+        ...     sequence.step([5, 6]).shape, sequence.step([7], all_logits=True).shape, sequence.length
+        ((1, 1200), (1, 1200), 3)
         """
         if len(tokens) == 0:
             raise RequestError("a step needs at least one token")
@@ -46,7 +52,14 @@ class Incremental:
         return logits
 
     def prefill(self, prompt: Sequence[int], chunk: int | None = None) -> Any:
-        """Append a prompt, `chunk` tokens at a time (None: all at once); logits `[1, V]` after its last token."""
+        """Append a prompt, `chunk` tokens at a time (None: all at once); logits `[1, V]` after its last token.
+
+        >>> from minifer import LLM
+        >>> with LLM("tiny", room="reference") as llm:  # three steps, of 2, 2 and 1 tokens
+        ...     sequence = Incremental(llm.weights, llm.ops.new_store(1, 8), llm.ops)
+        ...     sequence.prefill([5, 6, 7, 8, 9], chunk=2).shape, sequence.length
+        ((1, 1200), 5)
+        """
         size = chunk or max(1, len(prompt))
         logits = self.step(prompt[:size])
         for start in range(size, len(prompt), size):

@@ -21,7 +21,12 @@ class StopStrings:
         self.stopped: str | None = None
 
     def push(self, text: str) -> str:
-        """The text to show after `text` was added; empty once stopped."""
+        """The text to show after `text` was added; empty once stopped.
+
+        >>> watch = StopStrings(["ab", "b!"])
+        >>> watch.push("xa"), watch.push("cb"), watch.push("!!"), watch.push("more"), watch.stopped
+        ('x', 'ac', '', '', 'b!')
+        """
         if self.stopped is not None:
             return ""
         self._held += text

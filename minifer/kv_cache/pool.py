@@ -74,7 +74,11 @@ class BlockPool:
         return table[position // self.block_size] * self.block_size + position % self.block_size
 
     def slots(self, table: Table, start: int, stop: int) -> tuple[int, ...]:
-        """The slots of positions `start` to `stop`, which the table must cover."""
+        """The slots of positions `start` to `stop`, which the table must cover.
+
+        >>> BlockPool(num_blocks=8, block_size=4).slots((6, 1), 2, 6)  # two of block 6, two of block 1
+        (26, 27, 4, 5)
+        """
         if stop - start == 1:  # a decode: worth its own line, it is most calls
             return (self.slot(table, start),)
         size = self.block_size
@@ -112,7 +116,12 @@ class BlockPool:
         return table
 
     def own(self, table: Table, index: int) -> tuple[Table, tuple[int, int]]:
-        """Copy on write: the table with a new block at `index`, and the copy (from, to) that has to be made first."""
+        """Copy on write: the table with a new block at `index`, and the copy (from, to) that has to be made first.
+
+        >>> pool = BlockPool(num_blocks=8, block_size=4)
+        >>> pool.own(pool.allocate(2), 1)  # block 5, in the middle of what is free, takes the place of block 1
+        ((0, 5), (1, 5))
+        """
         old = table[index]
         (new,) = self._take(1, after=table[index - 1] if index else -1)
         self._release(old)
@@ -132,6 +141,16 @@ class BlockPool:
         self.refs[block] += 1
 
     def _release(self, block: int) -> None:
+        """One table less holds `block`; the last one frees it. Raises InvariantError for a block that nobody holds.
+
+        What prefix caching can still find becomes idle, everything else blank.
+
+        >>> pool = BlockPool(num_blocks=8, block_size=4)
+        >>> pool.refs[3], pool._blank[3], pool._num_blank = 1, 0, 7
+        >>> pool._release(3)
+        >>> pool.refs[3], pool._blank[3], pool.num_free
+        (0, 1, 8)
+        """
         if self.refs[block] == 0:
             raise InvariantError(f"block {block} was freed twice")
         self.refs[block] -= 1

@@ -83,7 +83,15 @@ class PrefixCache:
         return block in self._key_of
 
     def find(self, chain: Sequence[BlockKey]) -> tuple[int, ...]:
-        """The blocks of the longest known beginning of `chain`: up to the first hole, never past it."""
+        """The blocks of the longest known beginning of `chain`: up to the first hole, never past it.
+
+        >>> cache, chain = PrefixCache(), []
+        >>> extend_chain(chain, [1, 2, 3, 4, 5, 6], block_size=2)
+        >>> cache.register(7, chain[0]), cache.register(4, chain[2])
+        (True, True)
+        >>> cache.find(chain)
+        (7,)
+        """
         hit = []
         for key in chain:
             block = self._block_of.get(key.digest)

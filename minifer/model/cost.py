@@ -90,7 +90,15 @@ def step_cost(
 
 
 def attention_cost(config: ModelConfig, work: Work, a: int) -> Cost:
-    """One layer, one sequence. Query i of the new tokens sees `min(position + 1, window)` keys."""
+    """One layer, one sequence. Query i of the new tokens sees `min(position + 1, window)` keys.
+
+    `a` is the size of an activation in bytes. FLOPs: 4 H D for each query and key that meet. Bytes: queries in and
+    outputs out (H heads), and the keys and values that anyone sees (K heads).
+
+    >>> config = ModelConfig(100, 8, 16, 2, 2, 1, 4, 64, 1e-5, 1e4)  # H=2, K=1, D=4
+    >>> attention_cost(config, Work(length=2, context=6), a=4)  # 5 + 6 pairs, 6 keys
+    Cost(calls=1, flops=352, bytes=320)
+    """
     c, first, window = config, work.context - work.length, config.window()
     growing = max(0, min(work.context, window) - first)  # queries that still see everything before them
     pairs = growing * first + growing * (growing + 1) // 2 + (work.length - growing) * window

@@ -92,7 +92,13 @@ NOTHING = OpTime(Cost(), 0.0, 0.0, 0.0)
 
 def predict_ops(config: ModelConfig, work: Iterable[Work], roof: Roof, **sizes: Any) -> dict[str, OpTime]:
     """Every operation of a step, without overhead. `sizes` are those of `step_cost`: `num_logits`, `weight_bytes`,
-    `activation_bytes`."""
+    `activation_bytes`. The slower of the two roofs decides, for each operation by itself.
+
+    >>> config = ModelConfig(100, 8, 16, 2, 2, 1, 4, 64, 1e-5, 1e4)
+    >>> head = predict_ops(config, [Work(1, 10)], Roof("example", flops_per_s=1e9, read_bytes_per_s=1e6))["head"]
+    >>> head.cost.flops, head.cost.bytes, head.roofline_s
+    (1600, 3632, 0.003632)
+    """
     found = {}
     for name, cost in step_cost(config, work, **sizes).items():
         compute, bandwidth = cost.flops / roof.flops_per_s, cost.bytes / roof.read_bytes_per_s
@@ -166,7 +172,12 @@ def weight_traffic(config: ModelConfig, **sizes: Any) -> float:
 
 
 def kv_traffic(config: ModelConfig, context: int, **sizes: Any) -> float:
-    """Bytes of KV cache that a decode step reads for one sequence at this context, by kv heads."""
+    """Bytes of KV cache that a decode step reads for one sequence at this context, by kv heads.
+
+    >>> config = ModelConfig(100, 8, 16, 2, 2, 1, 4, 64, 1e-5, 1e4)  # 2 layers, K=1, D=4
+    >>> kv_traffic(config, 10), kv_traffic(config, 10, activation_bytes=2)
+    (640.0, 320.0)
+    """
     if context == 0:
         return 0.0
     c, width = config, sizes.get("activation_bytes", 4)

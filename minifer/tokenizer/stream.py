@@ -38,7 +38,12 @@ class StreamDecoder:
         self._at_start = tokenizer.vocabulary.strip_first  # one leading blank is not text, but SentencePiece's habit
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes; often "" or several characters. Raises for an id without a token."""
+        """The text that this token completes; often "" or several characters. Raises for an id without a token.
+
+        >>> decoder = StreamDecoder(Tokenizer.from_merges({}))
+        >>> decoder.push(0xC3), decoder.push(0xA9)
+        ('', 'é')
+        """
         data = self.tokenizer.token_bytes(token_id)
         if self.skip_special and self.tokenizer.is_special(token_id):
             return ""

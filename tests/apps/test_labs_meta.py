@@ -1,5 +1,8 @@
-"""The graders themselves: a stub scores 0, the reference all, a bug fails its task, and it is the student who is run."""  # noqa: E501
+"""The graders themselves: a stub scores 0, the reference all, a bug fails its task, and the student's code is run."""
 
+import ast
+import doctest
+import importlib
 import subprocess
 import sys
 
@@ -7,9 +10,9 @@ import pytest
 from labs_helpers import BUGS, PYTHON_TASKS, bug, grade_each, mutant, with_first_lines
 
 from minifer.apps.labs import folders
+from minifer.apps.labs import tasks as lab_tasks
 from minifer.apps.labs.stubs import stub
-from minifer.apps.labs.tasks import PACKAGE, ROOT, all_tasks
-from minifer.apps.labs.tasks import tests_for as tests_of_task
+from minifer.apps.labs.tasks import PACKAGE, ROOT, all_tasks, find
 
 PHASES = sorted({task.phase for task in all_tasks()})
 
@@ -32,8 +35,8 @@ def test_a_known_bug_fails_its_task(path, mutants):
 
 
 def test_every_task_has_two_bugs():
-    """In phases 01 to 08."""
-    counts = {task.id: 0 for task in all_tasks() if task.phase <= 8}
+    """Those of kernels are caught elsewhere too (`phase09_gpu`), and are named by kernel."""
+    counts = {task.id: 0 for task in PYTHON_TASKS}
     for path in BUGS:
         counts[bug(path)["TASKS"][0]] += 1
     assert min(counts.values()) >= 2
@@ -42,7 +45,7 @@ def test_every_task_has_two_bugs():
 def test_every_task_has_tests_points_and_three_hints():
     """At least as many points as tests, so that none is worth nothing; a docstring is the contract."""
     for task in all_tasks():
-        assert 2 <= len(tests_of_task(task)) <= task.points, task.id
+        assert 2 <= len(lab_tasks.tests_for(task)) <= task.points, task.id
         assert len(task.hints) == 3
     assert len(all_tasks()) >= 32
 
@@ -125,9 +128,22 @@ def test_the_engine_and_a_child_process_run_the_students_files(tmp_path):
 
 
 def test_stubs_keep_signature_and_docstring():
-    """Nothing but bodies differs from the reference."""
+    """Nothing but bodies differs from the reference, and the example that some stubs show in addition."""
     for task in PYTHON_TASKS:
         text = stub(task.file, [task])
         assert f'raise NotImplementedError("task {task.id}")' in text
-        kept = text.splitlines()
-        assert all(line in (PACKAGE / task.file).read_text("utf-8") for line in kept if "task " + task.id not in line)
+        known = (PACKAGE / task.file).read_text("utf-8") + task.example
+        assert all(line.strip() in known for line in text.splitlines() if "task " + task.id not in line)
+
+
+@pytest.mark.parametrize("task", PYTHON_TASKS, ids=lambda task: task.id)
+def test_a_stub_says_what_is_wanted_and_shows_it(task):
+    """Its docstring has a contract and an example, and the example is true of the reference."""
+    node = find(ast.parse(stub(task.file, [task])), task.function)
+    contract = ast.get_docstring(node)
+    module = importlib.import_module("minifer." + task.file.removesuffix(".py").replace("/", "."))
+    examples = doctest.DocTestParser().get_doctest(contract, dict(vars(module)), task.id, None, 0)
+    assert examples.examples, f"task {task.id} shows no example"
+    assert len(contract.partition(">>>")[0]) > 40
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    assert doctest.DocTestRunner(optionflags=flags).run(examples).failed == 0

@@ -69,6 +69,7 @@ def test_ends_after_the_end_token_and_yields_it():
     assert list(generate(model, [7], max_tokens=9, eos_ids=[0])) == [8, 9, 0]
     assert list(generate(model, [7], max_tokens=9, eos_ids=[3, 8])) == [8]
     assert list(generate(model, [7], max_tokens=2, eos_ids=[0])) == [8, 9]
+    assert list(generate(model, [9, 7], max_tokens=9, eos_ids=[7, 9])) == [8, 9], "an end in the prompt ends nothing"
     assert list(generate(model, [0], max_tokens=2, eos_ids=[0])) == [7, 8]  # an end in the prompt ended something else
 
 

@@ -1,6 +1,7 @@
 """The lab tasks of phase 03: each function against float64, a loop or a law, on shapes that hide nothing (9 / 3)."""
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_rms_norm_is_its_formula(rng):
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.task("3.2")
+def test_rms_norm_measures_each_row_by_itself(rng):
+    """Any number of axes before the last; a row twice as long comes out the same; the argument is left alone."""
+    x, weight = normal(rng, 2, 3, 8), normal(rng, 8)
+    before = x.copy()
+    got = ops.rms_norm(x, weight, 1e-6)
+    assert got.shape == x.shape, f"expected {x.shape}, got {got.shape}"
+    np.testing.assert_allclose(ops.rms_norm(x * np.float32(2), weight, 4e-6), got, rtol=1e-5)
+    np.testing.assert_allclose(ops.rms_norm(x[1, 2], weight, 1e-6), got[1, 2], rtol=1e-5)
+    np.testing.assert_array_equal(x, before)
+
+
 @pytest.mark.task("3.3")
 def test_rope_turns_half_split_pairs(rng):
     """Pair i is (i, i + D/2), as complex numbers."""
@@ -78,10 +91,15 @@ def test_rope_sees_only_distances(rng):
 
 @pytest.mark.task("3.4")
 def test_swiglu_is_its_formula(rng):
-    """silu of the gate, not of the up; and no overflow at 1000."""
+    """silu of the gate, not of the up."""
     gate, up = normal(rng, 5, 6), normal(rng, 5, 6)
     wide = gate.astype(np.float64)
     np.testing.assert_allclose(ops.swiglu(gate, up), wide / (1 + np.exp(-wide)) * up, rtol=1e-5)
+
+
+@pytest.mark.task("3.4")
+def test_swiglu_survives_large_numbers():
+    """No overflow at 1000, on either side."""
     extreme = np.array([-1000.0, 1000.0, 0.0], dtype=np.float32)
     np.testing.assert_allclose(ops.swiglu(extreme, np.ones_like(extreme)), [0.0, 1000.0, 0.0], atol=1e-6)
 
@@ -103,8 +121,8 @@ def attention_case(rng, length, context, cuts, window):
     """What `attention` gives in pieces, and what loops give."""
     q, k, v = normal(rng, length, 9, 4), normal(rng, context, 3, 4), normal(rng, context, 3, 4)
     borders = [0, *cuts, context]
-    keys = [k[a:b].transpose(1, 2, 0) for a, b in zip(borders, borders[1:], strict=False)]  # noqa: RUF007
-    values = [v[a:b].transpose(1, 0, 2) for a, b in zip(borders, borders[1:], strict=False)]  # noqa: RUF007
+    keys = [k[a:b].transpose(1, 2, 0) for a, b in pairwise(borders)]
+    values = [v[a:b].transpose(1, 0, 2) for a, b in pairwise(borders)]
     return ops.attention(q, keys, values, window), attention_by_loops(q, k, v, window)
 
 

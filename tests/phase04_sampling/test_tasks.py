@@ -1,6 +1,7 @@
 """The lab tasks of phase 04: what stays, what is drawn, and text that must not be shown yet."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_push_finds_a_stop_string_across_pieces(rng):
     for _ in range(20):
         cuts = [0, *sorted(rng.integers(0, len(text), 5).tolist()), len(text)]
         watch = StopStrings([stop])
-        shown = "".join(watch.push(text[a:b]) for a, b in zip(cuts, cuts[1:], strict=False))  # noqa: RUF007
+        shown = "".join(watch.push(text[a:b]) for a, b in pairwise(cuts))
         assert shown == text[: text.index(stop)]
         assert watch.stopped == stop
 

@@ -1,5 +1,7 @@
 """The lab tasks of phase 05: slots, stretches, and steps that add up to the same logits."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -99,7 +101,7 @@ def test_runs_cover_every_slot_in_order(rng):
         length = int(rng.integers(1, 5 * size + 1))
         found = runs(table, length, size)
         assert [s for a, b in found for s in range(a, b)] == [table[p // size] * size + p % size for p in range(length)]
-        assert all(left[1] != right[0] for left, right in zip(found, found[1:], strict=False))  # noqa: RUF007
+        assert all(left[1] != right[0] for left, right in pairwise(found))
 
 
 @pytest.mark.task("5.2")

@@ -25,7 +25,18 @@ def stub_python(text: str, tasks: list[Task]) -> str:
             f"{indent}# Write this function (task {task.id}); `minifer labs hint {task.id}` helps.\n",
             f'{indent}raise NotImplementedError("task {task.id}")\n',
         ]
+        if task.example:
+            _show(lines, node, task.example)
     return "".join(lines)
+
+
+def _show(lines: list[str], node: Function, example: str) -> None:
+    """Put an example at the end of a docstring."""
+    docstring = node.body[0]
+    last, indent = (docstring.end_lineno or docstring.lineno) - 1, " " * docstring.col_offset
+    text = lines[last].rstrip().removesuffix('"""')
+    shown = [f"{indent}{line}\n" for line in example.strip().splitlines()]
+    lines[last : last + 1] = [*([f"{text.rstrip()}\n"] if text.strip() else []), "\n", *shown, f'{indent}"""\n']
 
 
 def _with_comments(lines: list[str], start: int, node: Function) -> int:

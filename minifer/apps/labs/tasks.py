@@ -22,7 +22,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Task:
-    """A function to write: its file below `minifer/`, its name in it, its worth, and three hints."""
+    """A function to write: its file below `minifer/`, its name in it, its worth, three hints, and an example for the
+    stub where the reference's docstring has none."""
 
     id: str
     file: str
@@ -30,6 +31,7 @@ class Task:
     points: int
     minutes: int
     hints: tuple[str, ...]
+    example: str = ""
 
     @property
     def phase(self) -> int:
@@ -70,7 +72,7 @@ def phases_in(words: str) -> list[int]:
     found: list[int] = []
     for part in words.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        if not first.isdecimal() or not (last or first).isdecimal() or not int(first) <= int(last or first) < 100:
             raise UsageError(f"{words!r} names no phases: write 5, or 1-6, or 1,3,7")
         found += range(int(first), int(last or first) + 1)
     return found

@@ -37,7 +37,11 @@ def as_json(value: Any) -> bytes:
 
 
 def sse(value: Any) -> bytes:
-    """One server-sent event."""
+    """One server-sent event: `data: `, the value as one line of JSON, and a blank line.
+
+    >>> sse({"n": 1})
+    b'data: {"n":1}\\n\\n'
+    """
     return b"data: " + as_json(value) + b"\n\n"
 
 

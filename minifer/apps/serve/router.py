@@ -107,6 +107,15 @@ class Router:
         return self._matched(replica, chain)
 
     def _decide(self, chain: list[BlockKey], length: int, load: Sequence[float], living: list[int]) -> Choice:
+        """The policy: one of the `living` for a prompt of `length` tokens whose full blocks have the keys in `chain`.
+
+        Among equals whoever is next in turn. A hit is worth at most `max_imbalance` more unfinished requests than the
+        idlest replica has; without a hit, or beyond that, the idlest gets it.
+
+        >>> router = Router("least-loaded", 3)
+        >>> router._decide([], length=5, load=[4, 1, 1], living=[0, 2])
+        Choice(replica=2, reason='least loaded: 1 unfinished', matched_tokens=0)
+        """
         in_turn = sorted(living, key=lambda i: (i - self._last - 1) % self.num_replicas)
         if self.policy == "round-robin":
             return Choice(in_turn[0], "its turn")
