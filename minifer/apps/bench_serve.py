@@ -22,6 +22,7 @@ from minifer.apps.loadgen.live import live
 from minifer.apps.loadgen.local import run_local
 from minifer.apps.loadgen.point import Plan, measure
 from minifer.apps.loadgen.run import Run
+from minifer.apps.options import check_output
 from minifer.apps.summary import SLO_SERVER
 from minifer.errors import MiniferError, UsageError
 
@@ -81,8 +82,7 @@ def check(args: argparse.Namespace) -> None:
     results.parse_slo(args.goodput or [])
     if bad := [word for word in args.metadata if "=" not in word]:
         raise UsageError(f"--metadata {bad[0]!r}: write KEY=VALUE")
-    if args.figure is not None and (args.figure.is_dir() or not args.figure.absolute().parent.is_dir()):
-        raise UsageError(f"--figure {args.figure}: give the name of a file in a folder that exists")
+    check_output("--figure", args.figure)
 
 
 def percents_of(args: argparse.Namespace) -> list[float]:

@@ -116,6 +116,8 @@ def _case(args: argparse.Namespace) -> Case:
     build = Build(args.dtype, args.head_dim, args.group)
     if args.name not in SPECS:
         make_case(args.name, build)  # says which there are
+    if args.seed < 0:
+        raise UsageError(f"--seed must be at least 0, not {args.seed}")
     shapes = SPECS[args.name].shapes
     if not 0 <= args.shape < len(shapes):
         raise UsageError(f"--shape {args.shape}: {args.name} has shapes 0 to {len(shapes) - 1}")

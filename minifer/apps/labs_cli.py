@@ -75,6 +75,8 @@ def _grading_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """One of the lab commands."""
+    if not getattr(args, "limit", LIMIT_S) > 0:
+        raise UsageError(f"--limit must be above 0 seconds, not {args.limit:g}")
     status: int = args.run_lab(args)
     return status
 
@@ -123,6 +125,8 @@ def _start(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     """pytest in a child process, on the student's files: the tasks' tests, then whatever else the phase has."""
     folder, phase = _folder(args).resolve(), _phase(args.phase)
+    if not any((folder / task.file).exists() for task in tasks_of([phase])):  # else the reference would pass, unseen
+        raise UsageError(f"{folder} holds no file of phase {phase}: `minifer labs start {phase}` writes the stubs")
     command = [sys.executable, "-m", "pytest", "-q", "-m", f"phase{phase:02}", "--tb=short", *args.rest]
     command += (
         ["-c", str(folder / "pytest.ini")] if (folder / "pytest.ini").is_file() else [str(folder_of_tests(phase))]

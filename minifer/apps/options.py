@@ -1,8 +1,10 @@
 """Options that several commands share: which model on which device, and how to sample. Names are vLLM's."""
 
 import argparse
+import os
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minifer.errors import UsageError
@@ -131,6 +133,19 @@ class ProgressBars:
         bars = Progress(*columns, console=Console(file=sys.stderr))
         bars.start()
         return bars
+
+
+def check_output(option: str, path: Path | None) -> None:
+    """Raise UsageError before the work where a file of that name could not be written after it."""
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise UsageError(f"{option} {path} cannot be written: it is a folder, and a file's name is wanted")
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path} cannot be written: there is no folder {path.parent}")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path} cannot be written: nobody may write into {path.parent}")
 
 
 def read_prompt(given: str | None) -> str:

@@ -96,13 +96,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    least = {"max_queue": 1, "max_body": 1, "max_prompts": 1, "max_connections": 1, "port": 0}
-    for name, low in least.items():
-        if getattr(args, name) < low:
+    at_least_one = ("max_queue", "max_body", "max_prompts", "max_connections", "max_num_seqs", "num_blocks",
+                    "block_size", "max_model_len", "max_num_batched_tokens")  # fmt: skip
+    for name, low in {**dict.fromkeys(at_least_one, 1), "port": 0}.items():
+        if (value := getattr(args, name)) is not None and value < low:
             raise UsageError(f"--{name.replace('_', '-')} must be at least {low}, not {getattr(args, name)}")
     for name in ("read_timeout", "send_timeout", "silence", "shutdown_deadline"):
         if not getattr(args, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0 seconds, not {getattr(args, name)}")
+    if args.port > 65535:
+        raise UsageError(f"--port must be at most 65535, not {args.port}")
+    if not args.host:
+        raise UsageError("--host is empty: name an address, 127.0.0.1 for this machine only or 0.0.0.0 for all")
+    if args.devices == "":
+        raise UsageError("--devices is empty: name them as in cpu,cpu or cuda:0,cuda:1")
     from minifer.apps.serve import ray_command
 
     ray_command.check(args)
@@ -170,7 +177,11 @@ def _name_of(model: str) -> str:
 def _keys(args: argparse.Namespace) -> tuple[str, ...]:
     keys = list(args.api_key)
     if args.api_key_file is not None:
-        keys += [key for line in args.api_key_file.read_text(encoding="utf-8").splitlines() if (key := line.strip())]
+        try:
+            lines = args.api_key_file.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise UsageError(f"{args.api_key_file} is not a text file with a key on each line") from None
+        keys += [key for line in lines if (key := line.strip())]
         if not keys:
             raise UsageError(f"{args.api_key_file} holds no key")
     if os.environ.get("MINIFER_API_KEY"):

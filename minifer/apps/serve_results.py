@@ -171,7 +171,7 @@ def date_now() -> str:
     return datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
-def parse_slo(words: Sequence[str]) -> dict[str, float]:
+def parse_slo(words: Sequence[str], option: str = "--goodput") -> dict[str, float]:
     """`["ttft:500", "tpot:30"]` as milliseconds. Raises UsageError.
 
     >>> parse_slo(["ttft:500", "e2el:2e3"])
@@ -185,7 +185,9 @@ def parse_slo(words: Sequence[str]) -> dict[str, float]:
         except ValueError:
             limit = math.nan
         if name not in ("ttft", "tpot", "e2el") or not limit > 0:
-            raise UsageError(f"--goodput {word!r}: write ttft:MS, tpot:MS or e2el:MS")
+            raise UsageError(f"{option} {word!r}: write ttft:MS, tpot:MS or e2el:MS")
+        if name in found:
+            raise UsageError(f"{option} {word!r}: {name} is there twice")
         found[name] = limit
     return found
 

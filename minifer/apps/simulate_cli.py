@@ -14,13 +14,16 @@ from typing import Any
 
 from minifer.apps import options
 from minifer.apps.serve.router import POLICIES
+from minifer.apps.serve_results import parse_slo
 from minifer.apps.simulate import report
 from minifer.apps.simulate.machine import LINK_LATENCY_S, Machine, datasheet_machine, model_config
 from minifer.apps.workloads import DATASETS, Arrival
 from minifer.errors import UsageError
 
 KINDS = ("capacity", "validate")
-MOST_PROMPTS = 1000
+PROMPTS = 1000
+MOST_REPLICAS = 4096
+"""Each has a pool of its own; more than this fill the memory before the first request."""
 DEFAULT_MODEL = "smollm2-135m"
 
 
@@ -64,6 +67,7 @@ def add_parser(subparsers: Any) -> None:
         help="policy=, replicas=, chunk=, block_size=, prefix_caching=on,off (default: all five)",
     )
     search.add_argument("--full", action="store_true", help="all combinations instead of one change at a time")
+    parser.set_defaults(defaults={action.dest: action.default for action in parser._actions})
 
 
 def _machine_options(group: Any) -> None:
@@ -159,28 +163,37 @@ def run(args: argparse.Namespace) -> int:
     if len(words) > 1:
         raise UsageError(f"`minifer simulate` takes one model, not {' and '.join(words)}")
     model = words[0] if words else DEFAULT_MODEL
-    args.slo_ms = parse_slo(args.slo)
+    args.slo_ms = parse_slo(args.slo, "--slo")
+    _check(args, kind)
     if args.figure is not None and args.figure.suffix not in (".svg", ".png", ".pdf"):
         raise UsageError(f"--figure {args.figure}: the ending says the format, .svg, .png or .pdf")
     return {"run": _run, "capacity": _capacity, "validate": _validate}[kind](args, model)
 
 
-def parse_slo(words: list[str]) -> dict[str, float]:
-    """`ttft:2000 tpot:100` as `{"ttft": 2000.0, "tpot": 100.0}`, in milliseconds. Raises UsageError.
+IGNORED = {
+    "run": ("target", "vary", "full"),
+    "capacity": ("request_rate", "trace"),
+    "validate": (
+        *("target", "vary", "full", "request_rate", "trace", "replicas", "route", "num_prompts", "burstiness"),
+        *("dataset_name", "dataset_path", *LENGTHS, "random_range_ratio", "rate_scale", "limit", "skip"),
+    ),
+}
+"""Options that say nothing to a kind of simulation: whoever gives one means another kind."""
 
-    >>> parse_slo(["ttft:2000", "tpot:100"])
-    {'ttft': 2000.0, 'tpot': 100.0}
-    """
-    found: dict[str, float] = {}
-    for word in words:
-        name, _, limit = word.partition(":")
-        try:
-            found[name] = float(limit)
-        except ValueError:
-            found[name] = math.nan
-        if name not in ("ttft", "tpot", "e2el") or not found[name] > 0:
-            raise UsageError(f"{word!r} is not a promise like ttft:2000: use ttft, tpot or e2el and milliseconds")
-    return found
+
+def _check(args: argparse.Namespace, kind: str) -> None:
+    """Raise UsageError for what does not fit together, before anything is measured or simulated."""
+    for name in IGNORED[kind]:
+        if getattr(args, name) != args.defaults[name]:
+            command = "simulate" if kind == "run" else f"simulate {kind}"
+            raise UsageError(f"`minifer {command}` makes no use of --{name.replace('_', '-')}: leave it out")
+    for option in ("step_overhead_us", "link_latency_us"):
+        if not 0 <= getattr(args, option) < math.inf:
+            raise UsageError(f"--{option.replace('_', '-')} must be at least 0, not {getattr(args, option):g}")
+    if args.replicas > MOST_REPLICAS:
+        raise UsageError(f"--replicas {args.replicas}: at most {MOST_REPLICAS} fit into one simulation")
+    for option in ("save_result", "figure", "trace"):
+        options.check_output(f"--{option.replace('_', '-')}", getattr(args, option))
 
 
 def machine_of(args: argparse.Namespace, model: str) -> Machine:
@@ -220,7 +233,7 @@ def arrivals_of(args: argparse.Namespace, vocab_size: int, rate: float) -> Itera
     return iter(
         make_workload(
             args.dataset_name,
-            num_prompts=MOST_PROMPTS if args.num_prompts is None else args.num_prompts,
+            num_prompts=PROMPTS if args.num_prompts is None else args.num_prompts,
             seed=args.seed,
             vocab_size=vocab_size,
             request_rate=rate,

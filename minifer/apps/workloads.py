@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 DATASETS = ("random", "prefix_repetition", "custom")
 
 WORD = regex.compile(r" \p{Latin}{2,}")
+MOST_TOKENS = 100_000_000
+"""In all prompts of a workload: they are made before the first is sent, and this many take some 4 GB."""
+
 FEWEST_WORDS = 64
 """A vocabulary with fewer one-token words than this is used as plain ids."""
 
@@ -129,6 +132,8 @@ def make_workload(
     """
     if num_prompts is not None and num_prompts < 1:
         raise UsageError(f"a workload needs at least 1 prompt, not {num_prompts}")
+    if dataset_path is not None and dataset_name != "custom":
+        raise UsageError(f"a file of prompts ({dataset_path}) goes with the data set custom, not {dataset_name}")
     if dataset_name == "custom":
         lines = _read_lines(dataset_path)
         prompts = list(_custom(lines, num_prompts, seed, tokenizer, custom_output_len, disable_shuffle))
@@ -203,6 +208,7 @@ def _lengths(n: int, input_len: int, output_len: int, ratio: float | Mapping[str
     least, most = _range(output_len, of_output, "output")
     if output_len < 1:
         raise UsageError(f"--random-output-len must be at least 1, not {output_len}")
+    _check_size(n * (prefix_len + longest))
     source = _source(seed, "lengths")
     return [(source.randint(shortest, longest), source.randint(max(1, least), most)) for _ in range(n)]
 
@@ -221,6 +227,7 @@ def _prefix_repetition(n: int, shape: tuple[int, int, int], output_len: int, see
         raise UsageError(f"{n} prompts cannot share {num_prefixes} prefixes: there must be at least one for each")
     if prefix_len + suffix_len < 1 or min(prefix_len, suffix_len) < 0 or output_len < 1:
         raise UsageError(f"lengths of {prefix_len} + {suffix_len} and {output_len} tokens: each must be at least 1")
+    _check_size(n * (prefix_len + suffix_len))
     source, prompts = _source(seed, "prompts"), []
     for _ in range(num_prefixes):
         prefix = draw(source, prefix_len)
@@ -228,6 +235,12 @@ def _prefix_repetition(n: int, shape: tuple[int, int, int], output_len: int, see
     if not in_order:
         _source(seed, "order").shuffle(prompts)
     return prompts
+
+
+def _check_size(tokens: int) -> None:
+    if tokens > MOST_TOKENS:
+        raise UsageError(f"a workload of {tokens:,} prompt tokens does not fit into memory: at most {MOST_TOKENS:,}; "
+                         "use fewer or shorter prompts")  # fmt: skip
 
 
 def _join(head: tuple[int, ...], head_text: str | None, tail: tuple[int, ...], tail_text: str | None,

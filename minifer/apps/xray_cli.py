@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.output.parent.is_dir():
         raise UsageError(f"the page cannot be written to {args.output}: there is no folder {args.output.parent}")
+    options.check_output("--trace-out", args.trace_out)
     runs, ceilings = _stored(args) if args.trace is not None else _recorded(args)
     page = page_of(runs, ceilings)
     with atomic_path(args.output) as temporary:

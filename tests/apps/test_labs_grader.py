@@ -78,7 +78,12 @@ def test_commands_write_what_they_promise(tmp_path, capsys, monkeypatch):
     assert main(["labs", "diff", "4", "--dir", "lab"]) == 0
     assert "sampling.py: no difference" in capsys.readouterr().out
     assert main(["labs", "hint", "99.1"]) == 2
-    assert main(["labs", "run", "5", "--dir", "nowhere"]) == 2
+    for words in (["run", "5", "--dir", "nowhere"], ["grade", "5-1"], ["grade", "4", "--limit", "nan"]):
+        assert main(["labs", *words]) == 2
+    (tmp_path / "empty").mkdir()
+    capsys.readouterr()
+    assert main(["labs", "run", "4", "--dir", "empty"]) == 2
+    assert "holds no file of phase 4" in capsys.readouterr().err
 
 
 def test_phases_as_people_write_them():

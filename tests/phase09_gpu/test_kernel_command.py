@@ -79,6 +79,7 @@ def test_the_list_and_the_sources(capsys):
         (("run", "embed", "--mutant", "nothing"), "there is no planted fault 'nothing'"),
         (("run", "embed", "--source", "not-there.cu"), "not-there.cu cannot be read"),
         (("run", "embed", "--shape", "9"), "has shapes 0 to 2"),
+        (("run", "embed", "--seed", "-1"), "--seed must be at least 0, not -1"),
         (("run", "paged_split", "--head-dim", "7"), "an even count"),
         (("run", "embed", "--on", "strict", "--drop-barrier", "1"), "needs --on cpu"),
     ],

@@ -47,7 +47,7 @@ def main(pipe: Connection, model: str, options: Mapping[str, Any], about: Mappin
         try:
             llm = LLM(model, **{name: value for name, value in options.items() if name != "cores"})
         except (MiniferError, OSError, MemoryError) as error:
-            pipe.send(Failed(f"{type(error).__name__}: {error}"))
+            pipe.send(Failed(str(error) if isinstance(error, MiniferError) else f"{type(error).__name__}: {error}"))
             return
         with llm:
             worker = Worker(llm, pipe, about, trace)
