@@ -384,4 +384,4 @@ def test_the_notebook_runs(source):
     pytest.importorskip("nbclient")
     result, _, peak = build.execute(source, os.environ.get("MINIFER_NOTEBOOK_MODEL", "tiny"))
     assert peak <= MOST_MEMORY_BYTES
-    assert [build.Cell(cell.cell_type, cell.source) for cell in result.cells] == build.read_source(source)
+    assert [build.Cell(cell.cell_type, cell.source) for cell in result.cells] == build.cells_of(source)

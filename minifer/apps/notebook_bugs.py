@@ -58,7 +58,8 @@ def planted(task: str, name: str) -> Callable[..., Any]:
 
     It lives in a copy of its module, so nothing else in this process meets it.
     """
-    wanted, facts = TASKS[task], _facts(where(task, name))
+    facts = _facts(where(task, name))
+    wanted = TASKS[task]
     original = importlib.import_module(wanted.module)
     text = Path(str(original.__file__)).read_text(encoding="utf-8").replace(facts["OLD"], facts["NEW"])
     copy = ModuleType(f"{wanted.module}_with_bug_{name}")
