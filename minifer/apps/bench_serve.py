@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minifer.apps import options
 from minifer.apps import serve_results as results
-from minifer.apps.bench_serve_options import add_load_options, ask_of, plan_of, server_of, tokenizer_of
+from minifer.apps.bench_serve_options import SAMPLING, add_load_options, ask_of, plan_of, server_of, tokenizer_of
 from minifer.apps.doctor import conditions
 from minifer.apps.loadgen.live import live
 from minifer.apps.loadgen.local import run_local
 from minifer.apps.loadgen.point import Plan, measure
 from minifer.apps.loadgen.run import Run
-from minifer.apps.options import check_output
 from minifer.apps.summary import SLO_SERVER
 from minifer.errors import MiniferError, UsageError
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 FIGURE = Path("serving.png")
 FAILED, INTERRUPTED = 1, 130
+OF_A_SERVER = ("base_url", "endpoint", "served_model_name", "send_ids", "header", "extra_body", "tokenizer",
+               "request_timeout", *SAMPLING)  # fmt: skip
+"""Options that say nothing where no request is put on a wire."""
 
 MeasurePoint = Callable[[Plan, int], tuple[Run, float | None]]
 
@@ -53,6 +56,8 @@ def add_parser(subparsers: Any) -> None:
     group.add_argument("--figure", type=Path, metavar="PATH",
                        help=f"percentiles against the rate (default {FIGURE}, if there are several rates)")  # fmt: skip
     group.add_argument("--json", action="store_true", help='print {"points": [...], "conditions": {...}}')
+
+    options.remember_defaults(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,7 +87,11 @@ def check(args: argparse.Namespace) -> None:
     results.parse_slo(args.goodput or [])
     if bad := [word for word in args.metadata if "=" not in word]:
         raise UsageError(f"--metadata {bad[0]!r}: write KEY=VALUE")
-    check_output("--figure", args.figure)
+    options.check_figure(args.figure)
+    if args.result_dir.exists() and not args.result_dir.is_dir():
+        raise UsageError(f"--result-dir {args.result_dir} is a file, not a folder")
+    if args.backend == "in-process":
+        options.refuse_unused(args, OF_A_SERVER, "--backend in-process")
 
 
 def percents_of(args: argparse.Namespace) -> list[float]:
@@ -113,11 +122,10 @@ async def _measure_server(args: argparse.Namespace, report: "Report") -> None:
 
 
 def _measure_local(args: argparse.Namespace, report: "Report") -> None:
-    from minifer.apps.options import ProgressBars
     from minifer.llm import LLM
 
     name = args.model or "smollm2-135m"
-    with ProgressBars() as bars:
+    with options.ProgressBars() as bars:
         llm = LLM(name, progress=bars.update)
     report.about = {"model_id": llm.name, "base_url": None}
     with llm:

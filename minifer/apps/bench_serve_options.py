@@ -2,8 +2,9 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minifer.apps.loadgen.client import Server
 from minifer.apps.loadgen.point import Plan, parse_rates
@@ -62,12 +63,13 @@ def add_request_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_workload_options(parser: argparse.ArgumentParser, num_prompts: int = 1000, input_len: int = 1024,
-                         output_len: int = 128) -> None:  # fmt: skip
-    """Which prompts, and how they arrive."""
+                         output_len: int = 128, more: Sequence[str] = ()) -> Any:  # fmt: skip
+    """Which prompts, and how they arrive; `more` data sets for who has them. Returns the group."""
     group = parser.add_argument_group("workload")
-    group.add_argument("--dataset-name", default="random", choices=DATASETS, help="(default random)")
-    group.add_argument("--dataset-path", type=Path, metavar="FILE", help="JSON lines for `custom`")
-    group.add_argument("--num-prompts", type=int, default=num_prompts, metavar="N", help="(default %(default)s)")
+    group.add_argument("--dataset-name", default="random", choices=(*DATASETS, *more), help="(default random)")
+    formats = ", ".join(["JSON lines for `custom`", *(f"CSV for `{name}`" for name in more)])
+    group.add_argument("--dataset-path", type=Path, metavar="FILE", help=formats)
+    group.add_argument("--num-prompts", type=int, default=num_prompts, metavar="N", help=f"(default {num_prompts})")
     group.add_argument("--seed", type=int, default=0, metavar="S", help="(default 0)")
     group.add_argument(
         "--burstiness", type=float, default=1.0, metavar="B", help="below 1 bursty, inf even (default 1)"
@@ -85,6 +87,7 @@ def add_workload_options(parser: argparse.ArgumentParser, num_prompts: int = 100
     group.add_argument("--random-range-ratio", default="0", metavar="R",
                        help='lengths x (1 -+ R), or {"input": R, "output": R} (default 0)')  # fmt: skip
     group.add_argument("--disable-shuffle", action="store_true", help="keep a data set's own order")
+    return group
 
 
 WORKLOAD_NAMES = (
@@ -94,15 +97,19 @@ WORKLOAD_NAMES = (
 )  # fmt: skip
 
 
+def workload_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What `make_workload` is told of the data set. Raises UsageError."""
+    options = {name: getattr(args, name) for name in WORKLOAD_NAMES}
+    return options | {"random_range_ratio": _ratio(args.random_range_ratio)}
+
+
 def plan_of(args: argparse.Namespace, tokenizer: "Tokenizer | None", vocab_size: int | None = None) -> Plan:
     """The sweep that a command line asks for. Raises UsageError."""
     if args.max_concurrency is not None and args.max_concurrency < 1:
         raise UsageError(f"--max-concurrency must be at least 1, not {args.max_concurrency}")
     if args.num_warmups < 0:
         raise UsageError(f"--num-warmups must be at least 0, not {args.num_warmups}")
-    options = {name: getattr(args, name) for name in WORKLOAD_NAMES}
-    options |= {"random_range_ratio": _ratio(args.random_range_ratio), "tokenizer": tokenizer,
-                "vocab_size": args.vocab_size or vocab_size}  # fmt: skip
+    options = workload_of(args) | {"tokenizer": tokenizer, "vocab_size": args.vocab_size or vocab_size}
     plan = Plan(parse_rates(args.request_rate), args.seed, args.burstiness, args.num_warmups, args.max_concurrency,
                 options)  # fmt: skip
     plan.arrivals(0)  # says what is wrong before anything is sent

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,6 +147,28 @@ def check_output(option: str, path: Path | None) -> None:
         raise UsageError(f"{option} {path} cannot be written: there is no folder {path.parent}")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{option} {path} cannot be written: nobody may write into {path.parent}")
+
+
+FIGURES = (".svg", ".png")
+
+
+def check_figure(path: Path | None) -> None:
+    """The same of `--figure`, whose ending says the format."""
+    if path is not None and path.suffix.lower() not in FIGURES:
+        raise UsageError(f"--figure {path}: a figure is written as {' or '.join(FIGURES)}")
+    check_output("--figure", path)
+
+
+def remember_defaults(parser: argparse.ArgumentParser) -> None:
+    """Let `refuse_unused` see later which options were given. The last call on a parser, behind all its options."""
+    parser.set_defaults(defaults={action.dest: action.default for action in parser._actions})
+
+
+def refuse_unused(args: argparse.Namespace, names: Iterable[str], command: str) -> None:
+    """Raise UsageError for options that say nothing to this kind of command: whoever gives one means another kind."""
+    for name in names:
+        if getattr(args, name) != args.defaults[name]:
+            raise UsageError(f"{command} makes no use of --{name.replace('_', '-')}: leave it out")
 
 
 def read_prompt(given: str | None) -> str:

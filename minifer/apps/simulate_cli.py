@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from minifer.apps import options
+from minifer.apps.bench_serve_options import WORKLOAD_NAMES, add_workload_options, workload_of
+from minifer.apps.loadgen.point import parse_rates
 from minifer.apps.serve.router import POLICIES
 from minifer.apps.serve_results import parse_slo
 from minifer.apps.simulate import report
 from minifer.apps.simulate.machine import LINK_LATENCY_S, Machine, datasheet_machine, model_config
-from minifer.apps.workloads import DATASETS, Arrival
+from minifer.apps.workloads import Arrival, make_workload
 from minifer.errors import UsageError
 
 KINDS = ("capacity", "validate")
@@ -38,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
     )
     _machine_options(parser.add_argument_group("the fleet"))
     _engine_options(parser.add_argument_group("each replica's engine (vLLM's names)"))
-    _workload_options(parser.add_argument_group("the workload (names of `minifer bench serve`)"))
+    _workload_options(parser)
     out = parser.add_argument_group("what comes out")
     out.add_argument(
         "--slo",
@@ -67,7 +69,7 @@ def add_parser(subparsers: Any) -> None:
         help="policy=, replicas=, chunk=, block_size=, prefix_caching=on,off (default: all five)",
     )
     search.add_argument("--full", action="store_true", help="all combinations instead of one change at a time")
-    parser.set_defaults(defaults={action.dest: action.default for action in parser._actions})
+    options.remember_defaults(parser)
 
 
 def _machine_options(group: Any) -> None:
@@ -114,46 +116,14 @@ def _engine_options(group: Any) -> None:
     group.add_argument("--enable-chunked-prefill", action=switch, default=None)
 
 
-LENGTHS = {
-    "random_input_len": 1024,
-    "random_output_len": 128,
-    "prefix_repetition_prefix_len": 256,
-    "prefix_repetition_suffix_len": 256,
-    "prefix_repetition_num_prefixes": 10,
-    "prefix_repetition_output_len": 128,
-}
-
-
-def _workload_options(group: Any) -> None:
-    group.add_argument("--dataset-name", choices=(*DATASETS, "azure"), default="random", help="default random")
-    group.add_argument("--dataset-path", type=Path, metavar="FILE", help="for custom (JSON lines) and azure (CSV)")
-    group.add_argument(
-        "--num-prompts",
-        type=int,
-        default=None,
-        metavar="N",
-        help="default 1000 (capacity: at least 200); not for azure",
-    )
-    group.add_argument(
-        "--request-rate",
-        type=_rates,
-        default=[math.inf],
-        metavar="R[,R]",
-        help="per second, one or several (default inf: all at once)",
-    )
-    group.add_argument("--burstiness", type=float, default=1.0, metavar="B", help="1 is Poisson, inf even (default 1)")
-    for name, default in LENGTHS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N")
-    group.add_argument("--random-range-ratio", type=float, default=0.0, metavar="R")
+def _workload_options(parser: argparse.ArgumentParser) -> None:
+    """Those of `minifer bench serve`, and recorded traffic."""
+    group = add_workload_options(parser, num_prompts=PROMPTS, more=("azure",))
+    parser.set_defaults(num_prompts=None)  # `capacity` is content with fewer
+    group.add_argument("--request-rate", default="inf", metavar="R,R", help="per second, one or several (default inf)")
     group.add_argument("--rate-scale", type=float, default=1.0, metavar="X", help="azure: X times as many per second")
     group.add_argument("--limit", type=int, metavar="N", help="azure: only N requests ...")
     group.add_argument("--skip", type=int, default=0, metavar="N", help="azure: ... behind the first N")
-    group.add_argument("--seed", type=int, default=0, metavar="S")
-
-
-def _rates(text: str) -> list[float]:
-    """`0.5,1,inf` as numbers; argparse says what is wrong with it."""
-    return [float(word) for word in text.split(",")]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -165,8 +135,6 @@ def run(args: argparse.Namespace) -> int:
     model = words[0] if words else DEFAULT_MODEL
     args.slo_ms = parse_slo(args.slo, "--slo")
     _check(args, kind)
-    if args.figure is not None and args.figure.suffix not in (".svg", ".png", ".pdf"):
-        raise UsageError(f"--figure {args.figure}: the ending says the format, .svg, .png or .pdf")
     return {"run": _run, "capacity": _capacity, "validate": _validate}[kind](args, model)
 
 
@@ -174,26 +142,24 @@ IGNORED = {
     "run": ("target", "vary", "full"),
     "capacity": ("request_rate", "trace"),
     "validate": (
-        *("target", "vary", "full", "request_rate", "trace", "replicas", "route", "num_prompts", "burstiness"),
-        *("dataset_name", "dataset_path", *LENGTHS, "random_range_ratio", "rate_scale", "limit", "skip"),
+        *("target", "vary", "full", "request_rate", "trace", "replicas", "route", "burstiness"),
+        *(*WORKLOAD_NAMES, "random_range_ratio", "rate_scale", "limit", "skip"),
     ),
 }
-"""Options that say nothing to a kind of simulation: whoever gives one means another kind."""
+"""Options that say nothing to a kind of simulation."""
 
 
 def _check(args: argparse.Namespace, kind: str) -> None:
     """Raise UsageError for what does not fit together, before anything is measured or simulated."""
-    for name in IGNORED[kind]:
-        if getattr(args, name) != args.defaults[name]:
-            command = "simulate" if kind == "run" else f"simulate {kind}"
-            raise UsageError(f"`minifer {command}` makes no use of --{name.replace('_', '-')}: leave it out")
+    options.refuse_unused(args, IGNORED[kind], "`minifer simulate`" if kind == "run" else f"`minifer simulate {kind}`")
     for option in ("step_overhead_us", "link_latency_us"):
         if not 0 <= getattr(args, option) < math.inf:
             raise UsageError(f"--{option.replace('_', '-')} must be at least 0, not {getattr(args, option):g}")
     if args.replicas > MOST_REPLICAS:
         raise UsageError(f"--replicas {args.replicas}: at most {MOST_REPLICAS} fit into one simulation")
-    for option in ("save_result", "figure", "trace"):
-        options.check_output(f"--{option.replace('_', '-')}", getattr(args, option))
+    options.check_figure(args.figure)
+    options.check_output("--save-result", args.save_result)
+    options.check_output("--trace", args.trace)
 
 
 def machine_of(args: argparse.Namespace, model: str) -> Machine:
@@ -227,29 +193,16 @@ def arrivals_of(args: argparse.Namespace, vocab_size: int, rate: float) -> Itera
         if args.dataset_path is None:
             raise UsageError("--dataset-name azure needs --dataset-path FILE")
         return azure_arrivals(args.dataset_path, rate_scale=args.rate_scale, limit=args.limit, skip=args.skip)
-    from minifer.apps.workloads import make_workload
-
-    lengths: dict[str, Any] = {name: getattr(args, name) for name in LENGTHS}
-    return iter(
-        make_workload(
-            args.dataset_name,
-            num_prompts=PROMPTS if args.num_prompts is None else args.num_prompts,
-            seed=args.seed,
-            vocab_size=vocab_size,
-            request_rate=rate,
-            burstiness=args.burstiness,
-            random_range_ratio=args.random_range_ratio,
-            dataset_path=args.dataset_path,
-            **lengths,
-        )
-    )
+    times = {"seed": args.seed, "request_rate": rate, "burstiness": args.burstiness}
+    return iter(make_workload(**workload_of(args), **times, vocab_size=vocab_size))
 
 
 def _run(args: argparse.Namespace, model: str) -> int:
-    if len(args.request_rate) > 1 and (args.trace is not None or args.dataset_name == "azure"):
+    rates, args.num_prompts = parse_rates(args.request_rate), PROMPTS if args.num_prompts is None else args.num_prompts
+    if len(rates) > 1 and (args.trace is not None or args.dataset_name == "azure"):
         raise UsageError("--trace and --dataset-name azure are for one run, not for a list of rates")
     machine = machine_of(args, model)
-    points = [_point(args, machine, model, rate) for rate in args.request_rate]
+    points = [_point(args, machine, model, rate) for rate in rates]
     if len(points) == 1:
         _give(args, points[0], report.print_run)
     else:
@@ -264,12 +217,13 @@ def _point(args: argparse.Namespace, machine: Machine, model: str, rate: float) 
     from minifer.apps.simulate.outcome import simulate
 
     arrivals = arrivals_of(args, machine.model.vocab_size, rate)
+    total = 0 if args.dataset_name == "azure" else args.num_prompts
     about = {"model": model, "dataset": args.dataset_name, "seed": args.seed}
     with options.ProgressBars(counts=True) as bars:
 
         def progress(done: int) -> None:
-            if done % 500 == 0:
-                bars.update("requests answered", done, 0)
+            if done and done % 100 == 0:
+                bars.update("requests answered", done, total)
 
         found = simulate(
             machine, arrivals, replicas=args.replicas, policy=args.route, slo_ms=args.slo_ms, trace=args.trace,

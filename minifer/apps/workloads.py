@@ -254,12 +254,16 @@ def _read_lines(path: str | Path | None) -> list[dict[str, Any]]:
     if path is None:
         raise UsageError("the data set `custom` needs --dataset-path, a file of JSON lines")
     found = []
-    for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), 1):
+    try:
+        text = Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             found.append(_checked(json.loads(line)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise FormatError(f"{path}, line {number}: {error}") from error
     if not found:
         raise FormatError(f"{path} has no lines: each should be an object with a `prompt`")
@@ -284,6 +288,7 @@ def _custom(lines: list[dict[str, Any]], n: int | None, seed: int | str, tokeniz
     lines = list(lines)
     if not in_order:
         _source(seed, "order").shuffle(lines)
+    _check_size(n or 0)
     own_lengths = output_len is None or output_len == -1
     for i in range(len(lines) if n is None else n):
         line = lines[i % len(lines)]

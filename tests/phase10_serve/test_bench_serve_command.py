@@ -222,7 +222,9 @@ def test_the_same_seed_twice_in_process_is_said_to_be_cached():
     [["--request-rate", "0"], ["--request-rate", "fast"], ["--burstiness", "-1"], ["--goodput", "itl:3"],
      ["--percentile-metrics", "speed"], ["--metric-percentiles", "101"], ["--max-concurrency", "0"],
      ["--num-warmups", "-1"], ["--extra-body", "[]"], ["--header", "x"], ["--random-range-ratio", "a"],
-     ["--metadata", "x"], ["--figure", "/no/such/folder/x.png"], ["--num-prompts", "0"], ["--backend", "telnet"]],
+     ["--metadata", "x"], ["--figure", "/no/such/folder/x.png"], ["--num-prompts", "0"], ["--backend", "telnet"],
+     ["--backend", "in-process", "--top-p", "0.5"], ["--backend", "in-process", "--header", "a=b"],
+     ["--figure", "x.bmp"], ["--result-dir", __file__]],
 )  # fmt: skip
 def test_what_makes_no_sense_is_one_line(capsys, words):
     with ServerThread(two) as server:

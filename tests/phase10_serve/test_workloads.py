@@ -152,6 +152,14 @@ def test_lines_that_are_no_requests(tmp_path, line):
         make_workload("custom", dataset_path=path)
 
 
+@pytest.mark.parametrize(("data", "said"), [(b"\xba\n", "not UTF-8 text: invalid start byte at byte 0"),
+                                            (b"[" * 100_000, "line 1: maximum recursion")])  # fmt: skip
+def test_bytes_that_are_no_lines(tmp_path, data, said):
+    (tmp_path / "bad.jsonl").write_bytes(data)
+    with pytest.raises(FormatError, match=said):
+        make_workload("custom", dataset_path=tmp_path / "bad.jsonl")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"num_prompts": 0}, {"random_input_len": 0}, {"random_output_len": 0}, {"random_range_ratio": 1.0},

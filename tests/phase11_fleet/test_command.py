@@ -86,7 +86,7 @@ def test_capacity_as_a_table_and_as_json(capsys, tmp_path):
         (["tiny", "--machine", "abacus"], "no figures for the hardware 'abacus'"),
         (["tiny", *H100, "--slo", "ttft"], "--slo 'ttft': write ttft:MS"),
         (["tiny", *H100, "--slo", "speed:3"], "--slo 'speed:3': write"),
-        (["tiny", *H100, "--figure", "a.gif"], "the ending says the format"),
+        (["tiny", *H100, "--figure", "a.gif"], "a figure is written as .svg or .png"),
         (["tiny", *H100, "--dataset-name", "azure"], "needs --dataset-path"),
         (["tiny", *H100, "--dataset-name", "azure", "--dataset-path", "no.csv"], "there is no file no.csv"),
         (["tiny", *H100, "--num-prompts", "0"], "at least 1 prompt"),

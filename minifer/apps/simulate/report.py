@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from minifer.apps.numerals import three
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from minifer.apps.simulate.fit import Sample
     from minifer.apps.simulate.steptime import FittedTime
     from minifer.apps.simulate.validate import Comparison
+
+WIDTH = 100
+"""Columns of a paragraph."""
 
 METRICS = {
     "ttft": "time to first token",
@@ -34,13 +38,17 @@ def print_run(found: dict[str, Any]) -> None:
     about = found["simulation"]
     print(
         f"{about['replicas']} x {about['name']}, {about['policy']}, {about.get('model', '')}: "
-        f"{found['duration']:,.1f} simulated seconds in {about['wall_s']:.1f} s\n"
+        f"{three(found['duration'])} simulated seconds in {about['wall_s']:.1f} s\n"
     )
     refused = f", {found['refused']:,} refused" if found["refused"] else ""
     print(
         f"requests {found['completed']:,} answered{refused}; tokens in {found['total_input_tokens']:,} "
         f"({found['total_cached_tokens']:,} from the prefix cache), out {found['total_output_tokens']:,}"
     )
+    if found["refused_first"]:
+        print(f"refused, for example: {found['refused_first'][0]['why']}")
+    if not found["completed"]:
+        return
     slo = ", ".join(f"{name} {limit:g} ms" for name, limit in found["goodput_slo_ms"].items())
     print(
         f"throughput {_or_dash(found['request_throughput'])} requests/s, "
@@ -57,10 +65,8 @@ def print_run(found: dict[str, Any]) -> None:
             f"{i:<9}{row['requests']:>10,}{row['steps']:>12,}{_percent(row['busy']):>8}{row['preemptions']:>11,}"
             f"{_percent(row['prefix_hit_rate']):>13}"
         )
-    if found["refused_first"]:
-        print(f"\nrefused, for example: {found['refused_first'][0]['why']}")
     for line in assumptions(about["machine"]):
-        print(f"\n{line}")
+        print(f"\n{fill(line, WIDTH)}")
 
 
 def print_rates(found: dict[str, Any]) -> None:
@@ -80,7 +86,7 @@ def print_rates(found: dict[str, Any]) -> None:
             f"{_or_dash(row['output_throughput']):>10}{cells}{_or_dash(row['request_goodput']):>9}"
         )
     for line in assumptions(about["machine"]):
-        print(f"\n{line}")
+        print(f"\n{fill(line, WIDTH)}")
 
 
 def assumptions(machine: dict[str, Any]) -> list[str]:
@@ -119,7 +125,7 @@ def print_capacity(found: dict[str, Any]) -> None:
             f"{_percent(row['attained']):>8}"
         )
     for line in assumptions(about["machine"]):
-        print(f"\n{line}")
+        print(f"\n{fill(line, WIDTH)}")
 
 
 def validation(
