@@ -223,9 +223,9 @@ guesses.reveal("TTFT with 512 of 576 tokens known, percent", 100 * known_ms / st
 # %% [markdown]
 # ### 4. How large must the pool be?
 #
-# Blocks that nobody holds any more stay findable until somebody needs room. So the hit rate depends on the size of the
-# pool, and not gently. Eight assistants with prompts of 128 tokens take turns at random, and a stand-in does the work
-# of the model: only the plans count here.
+# Blocks that nobody holds any more stay findable until somebody needs room. So what is found depends on the size of the
+# pool. Eight assistants with prompts of 128 tokens take turns at random, and a stand-in does the work of the model:
+# only the plans count here.
 
 # %%
 from minifer.engine import Engine
@@ -261,9 +261,9 @@ ax.set(xlabel="blocks in the pool", ylabel="tokens found, %", ylim=(0, 100))
 ax.legend(loc="lower right")
 show(
     figure,
-    "Figure 3. A prefix cache must hold what comes back, or it holds little.",
+    "Figure 3. Until the pool holds all that comes back, every block more finds more.",
     f"The hit rate rises from {digits(rates[0])} percent with {pools[0]} blocks to {digits(rates[-1])} with "
-    f"{pools[-1]}. It is steep around {working_set} blocks, the size of all eight system prompts together.",
+    f"{pools[-1]}. It rises until the pool holds all eight system prompts, {working_set} blocks, and what runs beside them.",
 )
 
 # %% [markdown]

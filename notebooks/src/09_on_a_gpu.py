@@ -145,12 +145,8 @@ guesses.reveal("calls of the device for one token", array_calls)
 # **Everything in the next figure is a prediction** from datasheets and from one assumption, 5 microseconds per call
 # (where a GPU was met, its own launch is measured and used instead).
 
+
 # %%
-from minifer.apps.simulate.machine import model_config
-from minifer.model.cost import num_parameters
-from minifer.roofline.predict import datasheet_roof
-
-
 def measured_launch_us(cupy, count=2000):
     """Microseconds that one small operation costs on this GPU."""
     one = cupy.zeros(1, dtype=cupy.float32)
@@ -162,6 +158,11 @@ def measured_launch_us(cupy, count=2000):
     last.synchronize()
     return 1e3 * cupy.cuda.get_elapsed_time(first, last) / count
 
+
+# %%
+from minifer.apps.simulate.machine import model_config
+from minifer.model.cost import num_parameters
+from minifer.roofline.predict import datasheet_roof
 
 launch_us = measured_launch_us(select_device("cuda").xp) if HAS_GPU else 5.0
 h100 = datasheet_roof("h100", "bfloat16")
