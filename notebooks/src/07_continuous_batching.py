@@ -55,8 +55,8 @@ show(
 # %% [markdown]
 # ## See
 #
-# First the finished thing: a real model answers eight people in a batch of four seats. The engine writes a **trace**
-# while it works, one line of JSON per step, and everything that this notebook draws of it is read from such a log.
+# First the finished thing: one model, four people who ask at the same moment, and nobody waits for the others to
+# finish. Their words are made side by side, one for each of them in every step.
 
 # %%
 from minifer import LLM, SamplingParams
@@ -75,7 +75,18 @@ text_llm = llm if models.text == models.speed else LLM(models.text, **options)
 print(models.note or f"{models.text}: a pool of {llm.limits.num_blocks} blocks of {llm.limits.block_size} tokens")
 
 # %%
-QUESTIONS = ["Name a colour.", "Tell a story.", "What is two plus two?", "Why is the sky blue?"] * 2
+QUESTIONS = ["Name a colour.", "Tell a story.", "What is two plus two?", "Why is the sky blue?"]
+chats = [text_llm.encode_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
+for question, answer in zip(
+    QUESTIONS, text_llm.generate(chats, SamplingParams(temperature=0, max_tokens=14)), strict=True
+):
+    print(f"{question:<24}{answer.text!r}")
+
+# %% [markdown]
+# Now eight, in a batch of only four seats. The engine writes a **trace** while it works, one line of JSON per step, and
+# everything that this notebook draws of it is read from such a log.
+
+# %%
 LENGTHS = [7, 40, 12, 16, 36, 5, 9, 14]  # tokens of each answer, fixed so that both schedulers do the same work
 
 
@@ -98,7 +109,7 @@ def serve(scheduler_class, asked, **limits):
 
 
 # %%
-eight = [(llm.encode(question), length, 0) for question, length in zip(QUESTIONS, LENGTHS, strict=True)]
+eight = [(text_llm.encode(question), length, 0) for question, length in zip(QUESTIONS * 2, LENGTHS, strict=True)]
 serve(ContinuousScheduler, eight[:1])  # once for nothing: the first steps also bring the weights into memory
 logs = {"continuous": serve(ContinuousScheduler, eight, max_num_seqs=4)}
 
@@ -519,9 +530,9 @@ check("7.3", my_run)
 # **7.5, `_preempt`** (who has to leave?). They are best written in the file they belong to:
 #
 # ```
-# minifer labs start 7 --dir my-scheduler      # copies the file with gaps where your functions go
-# minifer labs run 7                           # the tests of the phase, on your file
-# minifer labs hint 7.4                        # when you are stuck
+# minifer labs start 7       # the files of the phase, with gaps where your functions go
+# minifer labs run 7         # the tests of the phase, on your file
+# minifer labs hint 7.4      # when you are stuck
 # ```
 #
 # <details><summary>A hint for 7.4</summary>In this order: seats, blocks, tokens. The first thing that is missing is the

@@ -448,7 +448,7 @@ check("8.5", my_find)
 
 # %% [markdown]
 # The last one, **8.3, `_release`** (when does a block become free, and when only idle?), is best written in its file:
-# `minifer labs start 8 --dir my-pool`, then `minifer labs run 8`.
+# `minifer labs start 8`, then `minifer labs run 8`.
 #
 # ## Break
 #

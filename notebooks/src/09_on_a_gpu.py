@@ -376,7 +376,7 @@ else:
     print(f"not here: {why_no_compiler()}")
 
 # %% [markdown]
-# (`minifer labs start 9 --dir my-kernels` and `minifer labs run 9` do the same with a file.)
+# (`minifer labs start 9` and `minifer labs run 9` do the same with a file.)
 #
 # A kernel that is right is still free to be slow. When yours passes, ask: which neighbours read neighbouring memory?
 # Threads 0, 1, 2, ... of a warp read columns 0, 1, 2, ...: 32 numbers in one sweep. Had we given each thread a *row*
