@@ -137,7 +137,7 @@ class Guesses:
             kept = digits(self._guesses[question]) if question in self._guesses else "none"
             print(f"{question}: the answer is known already; your prediction was {kept}.")
         elif guess is None:
-            print(f"{question}: no prediction yet. Put a number in place of None and run this cell again.")
+            print(f"{question}: no prediction yet. Put a number for None, run the cell again.")
         else:
             self._guesses[question] = float(guess)
             print(f"{question}: you predict {digits(guess)}. Now run on.")

@@ -367,21 +367,12 @@ except NotImplementedError as error:
 #
 # Here is a loop that has passed a code review. It continues stories well. Then somebody put it behind a chat.
 
-
 # %%
-def broken_generate(model, prompt_ids, *, max_tokens, eos_ids=(), choose=greedy):
-    """One line of this is wrong."""
-    if len(prompt_ids) == 0 or max_tokens < 0:
-        raise RequestError(f"empty prompt, or max_tokens is negative: {max_tokens}")
-    ids = list(prompt_ids)
-    for _ in range(max_tokens):
-        token = choose(model(ids))
-        yield token
-        ids.append(token)
-        if not set(ids).isdisjoint(eos_ids):
-            return
+import inspect
 
+from minifer.apps.notebook_bugs import planted
 
+broken_generate = planted("1.2", "fa66")
 chat = list(llm.encode_chat([{"role": "user", "content": "What is the capital of France?"}]))
 for name, ids in (("story", prompt), ("chat", chat)):
     written = list(broken_generate(as_function(llm), ids, max_tokens=8, eos_ids=llm.config.eos_token_ids))
@@ -396,12 +387,19 @@ print(llm.tokenizer.decode(chat))
 print("end-of-sequence tokens:", [llm.tokenizer.decode([i]) for i in llm.config.eos_token_ids])
 
 # %% [markdown]
+# And this is the loop.
+
+# %%
+print(inspect.getsource(broken_generate))
+
+# %% [markdown]
 # <details><summary>The bug</summary>
 #
 # The last test asks whether an end-of-sequence token stands <em>anywhere</em> in the text, the prompt included. A chat
 # template ends each turn of the conversation with that very token, so the loop stops after one step. The question must
 # be about the new token only: <code>if token in eos_ids</code>. Stories never showed it, since their prompts end
-# nothing.
+# nothing. It is one of the bugs with which the tests of the labs are tested:
+# <code>tests/bugs/phase01/generate_stops_at_an_old_end.py</code>.
 #
 # </details>
 #

@@ -303,13 +303,12 @@ check("2.4", my_push)
 #
 # This server streams. Its authors speak English, and every test of theirs is green.
 
-
 # %%
-def broken_push(self, token_id):
-    """Wrong for some of the world."""
-    if self.skip_special and self.tokenizer.is_special(token_id):
-        return ""
-    return self.tokenizer.token_bytes(token_id).decode(errors="replace")
+import inspect
+
+from minifer.apps.notebook_bugs import planted
+
+broken_push = planted("2.4", "d5b7")
 
 
 class Broken(StreamDecoder):
@@ -321,10 +320,18 @@ for text in ("Hello there", "Grüße", "ok 👍", "すべて"):
     print(f"{text!r:>14} -> {''.join(decoder.push(token) for token in tokenizer.encode(text))!r}")
 
 # %% [markdown]
+# Which texts are spared, and what do they have in common? Guess, then read the code.
+
+# %%
+print(inspect.getsource(broken_push))
+
+# %% [markdown]
 # <details><summary>The bug</summary>
 #
 # Each token is decoded by itself. Where a character's bytes are spread over two tokens, neither half is valid, and each
 # becomes a question mark in a box. English never shows it: its letters are one byte long. The decoder needs a memory.
+# It is one of the bugs with which the tests of the labs are tested:
+# <code>tests/bugs/phase02/push_decodes_each_token_alone.py</code>.
 #
 # </details>
 

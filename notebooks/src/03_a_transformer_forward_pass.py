@@ -327,17 +327,14 @@ check("3.5", my_attention)
 #
 # ## Break
 #
-# This `rope` pairs neighbours, as the paper does. The model still speaks. Look closely.
-
+# Somebody has written `rope` anew, after the paper. Every shape fits, and the model still speaks. Look closely.
 
 # %%
-def broken_rope(x_THD, cos, sin):
-    """Not the pairing that these weights were trained with."""
-    cos, sin = cos[:, None, :], sin[:, None, :]
-    a, b = x_THD[..., 0::2], x_THD[..., 1::2]
-    out = np.empty_like(x_THD)
-    out[..., 0::2], out[..., 1::2] = a * cos - b * sin, b * cos + a * sin
-    return out
+import inspect
+
+from minifer.apps.notebook_bugs import planted
+
+broken_rope = planted("3.3", "36db")
 
 
 class BrokenRoom(reference.Ops):
@@ -356,8 +353,14 @@ for name, room in (("right", reference.Ops(c, select_device("cpu"))), ("broken",
         def model(ids, room=room):
             return forward(weights, make_batch([(ids, 0, (0,))], len(ids)), room.new_store(1, len(ids)), room)[0]
 
-        written = list(generate(model, tokenizer.encode(text), max_tokens=6))
+        written = list(generate(model, tokenizer.encode(text), max_tokens=4))
         print(f"{name:>7}: {text}{tokenizer.decode(written)!r}")
+
+# %% [markdown]
+# Not nonsense, only worse, and wrong from the first word on. What could a wrong angle do? Guess, then read the code.
+
+# %%
+print(inspect.getsource(broken_rope))
 
 # %% [markdown]
 # <details><summary>The bug</summary>
@@ -365,7 +368,8 @@ for name, room in (("right", reference.Ops(c, select_device("cpu"))), ("broken",
 # These weights expect pairs <code>(i, i + D/2)</code>. With neighbours paired, both queries and keys are turned, each
 # consistently, so nothing crashes and every shape fits; only the frequencies sit on the wrong numbers, and distances are
 # read wrongly. It is a classic, since files exist in both orders: llama.cpp's are in the other one and must be permuted
-# when they are loaded.
+# when they are loaded. It is one of the bugs with which the tests of the labs are tested:
+# <code>tests/bugs/phase03/rope_pairs_neighbours.py</code>.
 #
 # </details>
 
@@ -381,7 +385,7 @@ check("3.3", broken_rope)
 # | llama.cpp | `src/models/llama.cpp` | `build_norm`, `build_attn`, `build_ffn` |
 # | Ollama | `model/models/llama/model.go` | `Layer.Forward` |
 # | **RoPE** in vLLM | `vllm/model_executor/layers/rotary_embedding/` | `is_neox_style`: halves or neighbours |
-# | llama.cpp | `convert_hf_to_gguf.py` | `permute` |
+# | llama.cpp | `conversion/llama.py` | `permute` |
 #
 # ## Five questions
 #
