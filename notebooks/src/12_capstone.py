@@ -69,8 +69,8 @@ document = length > 2400  # longer than any system prompt with a question
 figure, ax = plt.subplots(figsize=(8, 3))
 ax.plot(at[~document], length[~document], "o", color=notebook.BLUE, markersize=4, label="conversation")
 ax.plot(at[document], length[document], "s", color=notebook.VERMILLION, markersize=6, label="document")
-ax.set(xlabel="seconds", ylabel="tokens of the prompt", ylim=(0, None))
-ax.legend()
+ax.set(xlabel="seconds", ylabel="tokens of the prompt", ylim=(0, 9000))
+ax.legend(loc="upper left", ncols=2)
 show(
     figure,
     f"Figure 2. The traffic of an open seed: {len(arrivals)} requests in {digits(at[-1])} s, in bursts.",
@@ -80,8 +80,9 @@ show(
 
 # %%
 baseline = score(BASELINE, OPEN_SEEDS[0])
-print(BASELINE)
-print(f"\nkept both promises: {baseline.kept} of {baseline.requests}, goodput {digits(baseline.goodput)} requests/s")
+rest = f"{BASELINE.seats} seats, {BASELINE.order.__name__}, prefix caching {BASELINE.prefix_caching}"
+print(f"the baseline: {BASELINE.route}, steps of {BASELINE.chunk} tokens, blocks of {BASELINE.block_size}, {rest}")
+print(f"kept both promises: {baseline.kept} of {baseline.requests}, goodput {digits(baseline.goodput)} requests/s")
 print(f"first token too late: {baseline.late_first}, then too slow: {baseline.slow_after}")
 print(f"prompt tokens found in a cache: {digits(100 * baseline.cached_share)} %")
 
@@ -228,7 +229,8 @@ figure, ax = plt.subplots(figsize=(7, 3.2))
 ax.bar(places - 0.2, before, 0.38, color="#DDDDDD", edgecolor=notebook.GREY, hatch="//", label="baseline")
 ax.bar(places + 0.2, after, 0.38, color=notebook.BLUE, edgecolor=notebook.BLACK, label="plan")
 ax.set(xticks=places, xticklabels=[f"seed {seed}" for seed in OPEN_SEEDS], ylabel="goodput, requests/s")
-ax.legend(ncols=2, loc="lower right")
+ax.set_ylim(0, 1.25 * max(before + after))
+ax.legend(ncols=2, loc="upper left")
 show(
     figure,
     f"Figure 4. Goodput before and after: {digits(np.mean(before))} and {digits(np.mean(after))} requests/s on average.",
@@ -243,7 +245,7 @@ show(
 #
 # ## Break
 #
-# This plan was handed in with the remark: "On all open seeds it has the fewest late first tokens of the whole class."
+# This plan was handed in with the remark: "A document is read in one go. Nothing can be better for a first token."
 
 
 # %%
@@ -260,9 +262,9 @@ for name, wanted in (("handed in", broken_plan()), ("chunk 512", replace(broken_
 # %% [markdown]
 # <details><summary>The mistake</summary>
 #
-# Prompts go through in steps of up to 8,192 tokens. First tokens come early, that is true. But a step with a whole
-# document in it takes over a second, and in that second nobody else gets a token. Whoever judges by one of two promises
-# will always find a plan that is excellent at it.
+# Prompts go through in steps of up to 8,192 tokens. Even for first tokens that is no gain: the work is the same, and
+# compare the two numbers above. But while a step reads a whole document, nobody else gets a token. Whoever looks at one
+# of two promises will always find a plan that seems excellent.
 #
 # </details>
 
