@@ -68,12 +68,12 @@ from minifer.apps.notebook_server import start_server
 models = notebook.choose_models()
 model = models.speed  # the one whose times are real
 before = time.perf_counter()
-server = start_server(model, "--max-num-seqs", "8")
+server = start_server(model, "--max-num-seqs", "4")  # four seats: a small server, so that a small test can fill it
 print(models.note or f"{model} is served; it took {digits(time.perf_counter() - before)} s to load")
 
 # %% [markdown]
 # HTTP needs no library. A request is a few lines of text, so write them into a socket by hand, and note the time
-# whenever bytes come back. (With curl: `curl -N URL/v1/completions -d '{"prompt": "...", "stream": true}'`.)
+# whenever bytes come back. (With curl: `curl -N URL/v1/completions -H 'Content-Type: application/json' -d '{"prompt": "Hi", "stream": true}'`.)
 
 # %%
 host, port = server.url.removeprefix("http://").split(":")
@@ -165,7 +165,7 @@ def bench(rates, requests=12, base_url=server.url):
     """One result per rate, as `minifer bench serve` prints them with --json."""
     words = [sys.executable, "-m", "minifer", "bench", "serve", "--base-url", base_url, "--ignore-eos", "--json"]
     words += ["--random-input-len", "64", "--random-output-len", "16", "--num-prompts", str(requests)]
-    words += ["--request-rate", ",".join(rates), "--disable-tqdm"]
+    words += ["--request-rate", ",".join(rates), "--disable-tqdm", "--ready-check-timeout-sec", "60"]
     with tempfile.TemporaryDirectory() as folder:  # it draws a figure too, which isn't wanted here
         done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
@@ -178,7 +178,7 @@ capacity = flood["request_throughput"]
 print(f"all at once: {digits(capacity)} requests/s, {digits(flood['output_throughput'])} tokens/s")
 
 # %%
-requests = int(np.clip(8 * capacity, 6, 12))  # on a slow machine fewer, or it would take minutes
+requests = int(np.clip(8 * capacity, 10, 14))  # more than there are seats, or there would be no queue
 points = bench([f"{share * capacity:.3g}" for share in (0.4, 0.8, 2.0)], requests)
 print("requests/s   sent  finished   TTFT p50      p99   TPOT p50")
 for point in points:
@@ -194,7 +194,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
 left.plot(rates, [point["request_throughput"] for point in points], marker="o", label="finished")
 left.plot([0, max(rates)], [0, max(rates)], ":", color=notebook.GREY, label="as many as were sent")
 left.axhline(capacity, color=notebook.BLACK, linestyle="-.", linewidth=1, label="all at once")
-left.set(xlabel="requests per second", ylabel="finished per second", ylim=(0, 1.4 * capacity))
+left.set(xlabel="requests per second", ylabel="finished per second", ylim=(0, max(rates)))
 left.legend(fontsize=9)
 for key, marker in (("p50_ttft_ms", "o"), ("p99_ttft_ms", "s"), ("p50_tpot_ms", "D")):
     name = key[4:8].upper() + ", " + key[:3]
@@ -223,7 +223,7 @@ guesses.reveal("median TTFT at twice the capacity, times", times)
 # *length of the test*: run it for twice as long and it doubles. So never compare latencies of two servers at a rate
 # that is above the knee of one of them.
 #
-# **TPOT bends too**, but it is bounded: the batch has eight seats. Who has none waits in front, and that is TTFT.
+# **TPOT bends too**, but it is bounded: the batch has four seats. Who has none waits in front, and that is TTFT.
 #
 # A dozen requests are a sketch. The 99th percentile of a dozen values is the worst one, more or less; a p99 wants hundreds
 # of requests, and a machine that does nothing else.
@@ -240,7 +240,7 @@ TOKENS = 4  # the server's own count: "CD" were two tokens in one event
 texts = [when for when, text in LOG if text]
 first, last = texts[0], texts[-1]
 print("TTFT, any event counts:            ", digits(LOG[0][0]), "s")
-print("TTFT, first text counts:           ", digits(first), "s   (minifer; vLLM and others by now)")
+print("TTFT, first text counts:           ", digits(first), "s   (minifer)")
 print("TTFT, from when it was due:        ", digits(first - DUE), "s   (what the user waited)")
 print("TPOT, per token after the first:   ", digits(1e3 * (last - first) / (TOKENS - 1)), "ms")
 print("TPOT, events taken for tokens:     ", digits(1e3 * (last - first) / (len(texts) - 1)), "ms")
@@ -254,7 +254,7 @@ print("TPOT, whole answer by all tokens:  ", digits(1e3 * last / TOKENS), "ms  (
 # | What stops the TTFT clock: any event, or text? | chat servers send an empty event first |
 # | What starts it: due, sent, or received by the server? | a client with a limit hides the queue in front of it |
 # | Are tokens counted by the server, or are they events? | an event may hold none or several |
-# | n or n - 1? AIPerf's and GuideLLM's *ITL* is vLLM's *TPOT*; llama-server divides by n - 1, Ollama by n | |
+# | By n or by n - 1, and is *ITL* one value per gap or per request? | llama-server divides by n - 1, Ollama by n |
 # | Open or closed loop? Which rate, and where is the knee? | a closed loop cannot overload anything |
 # | Were prompts seen before? | a warm prefix cache skips the prefill |
 # | What of failed requests? | a refused one is very quick |
@@ -393,31 +393,27 @@ check("10.3", broken_arrival_times)
 # %% [markdown]
 # ## Compare
 #
-# With real peers installed (the folder that `MINIFER_PEERS` names), the next cell starts llama.cpp's server on the same
-# weights and asks it with the same client. Otherwise it says where to find recorded tables.
+# Where real peers are installed (`tests/peers/README.md`; the folder that `MINIFER_PEERS` names), the next cell starts
+# llama.cpp's own server on the same weights in float32 and asks it with the same client. Otherwise it prints what has
+# been recorded.
 
 # %%
-peers = os.environ.get("MINIFER_PEERS")
-binary = next(Path(peers).rglob("llama-server"), None) if peers else None
-weights = os.environ.get("MINIFER_PEER_GGUF")
-if binary is None or not weights:
-    print("No peers here. Measured tables of minifer beside llama.cpp and vLLM: notebooks/RESULTS.md, `Serving`.")
-    print("With them: minifer bench compare minifer=URL llama.cpp=URL --rate 0.5,1,inf  (it takes turns)")
-else:
-    server.stop()  # a fair test: nobody else on the machine
-    address = "http://127.0.0.1:18080"
-    words = [str(binary), "-m", weights, "--port", "18080", "-np", "8", "-c", "4096"]
+server.stop()  # a fair test: nobody else on the machine
+print("the server runs:", server.running)
+peer_script, results = Path("../tests/peers/serve_peer.py"), Path("RESULTS.md")
+if os.environ.get("MINIFER_PEERS") and peer_script.exists() and model == "smollm2-135m":
+    words = [sys.executable, str(peer_script), "llama.cpp", "--port", "18089", "--slots", "4"]
     peer = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        (theirs,) = bench(["inf"], base_url=address)
+        (theirs,) = bench(["inf"], base_url="http://127.0.0.1:18089")
+        print(f"all at once: minifer {digits(capacity)}, llama.cpp {digits(theirs['request_throughput'])} requests/s")
     finally:
         peer.terminate()
         peer.wait()
-    print(f"all at once: minifer {digits(capacity)}, llama.cpp {digits(theirs['request_throughput'])} requests/s")
-
-# %%
-server.stop()
-print("the server runs:", server.running)
+else:
+    print("No peers here. `minifer bench compare` lets servers take turns; what was recorded (notebooks/RESULTS.md):\n")
+    text = results.read_text("utf-8") if results.exists() else ""
+    print(text.partition("## Serving")[2].partition("\n## ")[0].strip()[:3000] or "RESULTS.md is not here.")
 
 # %% [markdown]
 # The same things elsewhere (names as in their main branches of 2026; files move now and then):
