@@ -337,7 +337,7 @@ check("1.1", my_greedy)
 # that names the value of a negative <code>max_tokens</code>.</details>
 
 # %%
-from minifer.errors import RequestError
+from minifer.errors import RequestError  # noqa: F401
 from minifer.generate import greedy
 
 

@@ -177,7 +177,7 @@ guesses.reveal("KB of cache per token", formula / 1e3)
 
 # %%
 every_head = formula * c.num_attention_heads // c.num_key_value_heads
-contexts = np.array([0, 512, 2048, 8192])
+contexts = np.array([0, 4096, 8192, 16384])
 figure, ax = plt.subplots()
 for name, size in (
     ("a kv head for every query head", every_head),
@@ -192,8 +192,8 @@ ax.legend()
 show(
     figure,
     "Figure 3. The cache grows by the token, and outgrows the weights; shared kv heads and narrow numbers hold it down.",
-    f"Lines of cache size up to 8,192 tokens: {digits(8192 * every_head / 1e6)} MB with a kv head for each query head, "
-    f"{digits(8192 * formula / 1e6)} as the model is, half of that in 16 bits; the weights are {digits(weight_mb)} MB.",
+    f"Lines of cache size up to 16,384 tokens: {digits(16384 * every_head / 1e6)} MB with a kv head for each query head, "
+    f"{digits(16384 * formula / 1e6)} as the model is, half of that in 16 bits; the weights are {digits(weight_mb)} MB.",
 )
 
 # %% [markdown]
@@ -390,7 +390,7 @@ print(inspect.getsource(broken_step))
 # %% [markdown]
 # <details><summary>The bug</summary>
 #
-# The position is <code>self.length if len(tokens) == 1 else 0</code>: someone took "more than one token" for "the
+# The step starts at <code>self.length if len(tokens) == 1 else 0</code>: someone took "more than one token" for "the
 # prompt, from the beginning". A second chunk is then written over the first one, with the wrong positions. The two good
 # cases never have a second step with several tokens. The cure is to have no cases at all: new tokens always start at
 # <code>self.length</code>. It is one of the bugs with which the tests of the labs are tested:
