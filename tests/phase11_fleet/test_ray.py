@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -76,6 +77,14 @@ def test_an_address_where_no_cluster_is():
         ray_command._join(None, "127.0.0.1:9")
 
 
+def test_a_cluster_that_goes_away():
+    with socket.create_server(("127.0.0.1", 0)) as cluster:
+        address = f"127.0.0.1:{cluster.getsockname()[1]}"
+        assert ray_command._answers(address)
+    with pytest.raises(ray_command.GoneAway, match=f"cluster at {address} has gone away"):
+        ray_command._watch(address)
+
+
 def test_the_reason_is_found_in_a_page_of_tracebacks():
     text = "Deploying failed\n  File x.py\nminifer.errors.DeviceError: replica 0 did not start: no such file\n\n  more"
     assert ray_command.reason_of(text) == "replica 0 did not start: no such file"
@@ -86,7 +95,7 @@ def test_the_reason_is_found_in_a_page_of_tracebacks():
 
 
 class Served:
-    """`minifer serve tiny --ray --replicas 2` in a process of its own."""
+    """`minifer serve tiny --ray` in a process of its own."""
 
     def __init__(self, *options: str) -> None:
         command = [sys.executable, "-m", "minifer", "serve", *options]
@@ -129,7 +138,7 @@ def _cmdline(process: psutil.Process) -> list[str]:
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     pytest.importorskip("ray.serve")
-    server = Served("tiny", "--ray", "--replicas", "2", "--port", "0", "--num-blocks", "2048")
+    server = Served("tiny", "--ray", "--replicas", "2..3", "--port", "0", "--num-blocks", "2048")
     server.address = server.url()
     yield server
     assert server.stop() == 0
@@ -159,16 +168,11 @@ def test_both_actors_answer_and_say_what_one_engine_says(served, solo):
         queries = [
             float(n) for n in re.findall(r"^minifer:prefix_cache_queries_total\{.*?\} (\S+)$", page, re.MULTILINE)
         ]
-        if len(queries) == 2 and min(queries) > 0:
+        if sum(n > 0 for n in queries) >= 2:
             break
         threading.Event().wait(0.1)
-    assert len(queries) == 2
-    assert min(queries) > 0
-    assert httpx.get(f"{served.address}/health", trust_env=False).json() == {
-        "status": "ok",
-        "replicas": 2,
-        "replicas_alive": 2,
-    }
+    assert sum(n > 0 for n in queries) >= 2
+    assert httpx.get(f"{served.address}/health", trust_env=False).json()["replicas_alive"] >= 2
 
 
 @pytest.mark.ray
@@ -222,7 +226,7 @@ def test_an_actor_that_is_killed_loses_nothing_in_silence(served, solo):
         return events_of(data)
 
     victims = served.actors()
-    assert len(victims) == 2
+    assert len(victims) >= 2
     with ThreadPoolExecutor(24) as pool:
         streams = [pool.submit(streamed, i) for i in range(12)]
         assert all(event.wait(60) for event in begun)
@@ -246,8 +250,30 @@ def test_an_actor_that_is_killed_loses_nothing_in_silence(served, solo):
             assert choices[-1]["finish_reason"] == "length"
     assert 0 < cut < 12
     for _ in range(300):
-        if len(served.actors()) == 2:
+        if len([p for p in served.actors() if p != victims[0]]) >= 2:
             break
         threading.Event().wait(0.1)
-    assert len(served.actors()) == 2
+    assert len([p for p in served.actors() if p != victims[0]]) >= 2
     assert ask(served, prompt=PROMPTS[1], **LONG).json()["choices"][0]["text"] == solo[PROMPTS[1]]
+
+
+@pytest.mark.ray
+def test_a_queue_brings_another_actor(served):
+    """Three times a full batch each, for as long as it takes: the span of 2..3 is used up."""
+    over = threading.Event()
+
+    def keep_asking():
+        while not over.is_set():
+            assert ask(served, prompt="x", **LONG).status_code == 200
+
+    with ThreadPoolExecutor(48) as pool:
+        asking = [pool.submit(keep_asking) for _ in range(48)]
+        for _ in range(600):
+            if len(served.actors()) == 3:
+                break
+            threading.Event().wait(0.1)
+        found = len(served.actors())
+        over.set()
+        for future in asking:
+            future.result(60)
+    assert found == 3

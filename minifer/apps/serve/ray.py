@@ -69,7 +69,7 @@ class Places:
         return gone
 
 
-class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray comes without types
+class PrefixRouter(RequestRouter):
     """minifer's `Router`, asked by Ray. It lives in the process of the `Ingress`."""
 
     def initialize_state(self, policy: str, most: int, block_size: int) -> None:
@@ -102,7 +102,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # Ray comes without ty
 class Engine:
     """An actor with an engine."""
 
-    async def __init__(self, model: str, options: Mapping[str, Any]) -> None:
+    async def __init__(self, model: str, options: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Ray awaits it
         self.tag = serve.get_replica_context().replica_tag
         replica = Replica(0, model, options, about={"replica": self.tag}, in_thread=True)
         self.fleet = Fleet([replica], max_queue=UNLIMITED)
@@ -200,7 +200,9 @@ class Actors(Fleet):
 class Ingress:
     """The HTTP API in front of the engines."""
 
-    async def __init__(self, engines: Any, settings: Settings, most: int, route: str, max_queue: int) -> None:
+    async def __init__(  # type: ignore[misc]  # Ray awaits it
+        self, engines: Any, settings: Settings, most: int, route: str, max_queue: int
+    ) -> None:
         self.service = Service(Actors(engines, most, route, max_queue), settings)
         await self.service.start()
 

@@ -10,6 +10,8 @@ interface (so let a firewall stand between a machine and strangers), and the log
 """
 
 import argparse
+import contextlib
+import io
 import logging
 import os
 import re
@@ -42,6 +44,10 @@ NOT_WITH_RAY = {
     "silence": (300.0, "Ray watches the actors"),
 }
 """Option -> its default, and why another value is refused rather than ignored."""
+
+
+class GoneAway(DeviceError):
+    """The cluster does not answer any more."""
 
 
 def check(args: argparse.Namespace) -> tuple[int, int]:
@@ -103,6 +109,11 @@ def run(args: argparse.Namespace) -> int:
         _watch(address)
     except KeyboardInterrupt:
         pass
+    except GoneAway as error:
+        if args.address:
+            print(f"minifer: {error}", file=sys.stderr, flush=True)
+            os._exit(2)  # whatever Ray still has to say to the cluster would take it a minute
+        raise
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _end(ray, serve, args.address is None, started_serve)
@@ -133,17 +144,24 @@ def _start(ray: Any) -> str:
 def _join(ray: Any, address: str) -> str:
     """A cluster that runs. Raises UsageError where there is none."""
     what = "start one with `ray start --head`, and give its HOST:PORT or `auto`"
-    if address != "auto":
-        host, _, port = address.rpartition(":")
+    asked = _noted() if address == "auto" else address
+    if asked is not None:
+        host, _, port = asked.rpartition(":")
         if not host or not port.isdigit():
-            raise UsageError(f"--address is `auto` or HOST:PORT, not {address!r}")
-        if not _answers(address):
-            raise UsageError(f"no Ray cluster answers at {address}: {what}")
+            raise UsageError(f"--address is `auto` or HOST:PORT, not {asked!r}")
+        if not _answers(asked):  # Ray itself would try for a minute
+            raise UsageError(f"no Ray cluster answers at {asked}: {what}")
     try:
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:
         raise UsageError(f"no Ray cluster can be joined at {address} ({_first_line(error)}): {what}") from None
     return str(context.address_info["gcs_address"])
+
+
+def _noted() -> str | None:
+    """Where Ray noted the last cluster of this machine, which may be gone."""
+    file = Path("/tmp/ray/ray_current_cluster")
+    return os.environ.get("RAY_ADDRESS") or (file.read_text().strip() if file.is_file() else None) or None
 
 
 def _application(ray: Any, args: argparse.Namespace, most: int) -> Any:
@@ -197,26 +215,23 @@ def reason_of(text: str) -> str:
 
 
 def _watch(address: str) -> None:
-    """Until the cluster goes away: then Ray would wait for a minute and end the process. Raises DeviceError."""
+    """Until the cluster goes away: then Ray would wait for a minute and end the process. Raises GoneAway."""
     while True:
         time.sleep(1.0)
         if not _answers(address) and not _answers(address):
-            raise DeviceError(f"the Ray cluster at {address} has gone away: start it again, and then this server")
+            raise GoneAway(f"the Ray cluster at {address} has gone away: start it again, and then this server")
 
 
 def _end(ray: Any, serve: Any, own_ray: bool, own_serve: bool) -> None:
-    """End what was started here. A cluster that is gone is asked nothing, for it would not answer."""
+    """End what was started here, and nothing else."""
     if not ray.is_initialized():
         return
     if own_ray:
         ray.shutdown()
         return
-    gone = isinstance(sys.exc_info()[1], DeviceError) and "gone away" in str(sys.exc_info()[1])
-    if gone:
-        print(f"minifer: {sys.exc_info()[1]}", file=sys.stderr, flush=True)
-        os._exit(1)  # ray.shutdown() would wait for a minute
-    serve.shutdown() if own_serve else serve.delete(NAME)
-    ray.shutdown()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # Ray talks as it goes
+        serve.shutdown() if own_serve else serve.delete(NAME)
+        ray.shutdown()
 
 
 def _answers(address: str) -> bool:
