@@ -24,7 +24,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ray import serve
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
@@ -174,8 +174,9 @@ class Actors(Fleet):
 
     async def _follow(self, stream: Stream) -> None:
         """Take what an actor brings until the job has ended, or has to be done again."""
-        answer = self.engines.options(stream=True).answer.remote(stream.job)
+        answer: Any = None
         try:
+            answer = self.engines.options(stream=True).answer.remote(stream.job)
             async for pieces in answer:
                 for piece in pieces:
                     mine = piece._replace(time=time.perf_counter())
@@ -186,7 +187,8 @@ class Actors(Fleet):
         else:
             self._forget(stream) if not stream.open else self._rescue(stream)
         finally:
-            answer.cancel()
+            if answer is not None:
+                answer.cancel()
 
     def _forget(self, stream: Stream) -> None:
         super()._forget(stream)
@@ -234,17 +236,18 @@ def application(
         "target_ongoing_requests": options.get("max_num_seqs", 8),
         "upscale_delay_s": 5.0,
         "downscale_delay_s": 60.0,
-        "look_back_period_s": 5.0,
+        "look_back_period_s": 12.0,  # has to be more than the 10 s between two reports
     }
     routing = {"policy": route, "most": most, "block_size": options.get("block_size", 16)}
-    engines = Engine.options(
+    engine_actors, ingress = cast(Any, Engine), cast(Any, Ingress)  # the decorator made deployments of the classes
+    engines = engine_actors.options(
         **({"autoscaling_config": scaling} if least < most else {"num_replicas": least}),
         request_router_config={"request_router_class": PrefixRouter, "request_router_kwargs": routing},
         ray_actor_options=dict(actor or {"num_cpus": 1}),
         graceful_shutdown_timeout_s=patience_s,
         max_constructor_retry_count=1,
     ).bind(model, options)
-    return Ingress.options(graceful_shutdown_timeout_s=patience_s).bind(engines, settings, most, route, max_queue)
+    return ingress.options(graceful_shutdown_timeout_s=patience_s).bind(engines, settings, most, route, max_queue)
 
 
 def app(arguments: Mapping[str, str]) -> Any:
