@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from minifer.apps.labs.grade import Graded, Run, run_all
+from minifer.apps.labs.runs import Graded, Run, run_all
 from minifer.apps.labs.tasks import PACKAGE, ROOT, Task, all_tasks, find, task_of
 
 BUGS = sorted(p for p in (ROOT / "tests" / "bugs").glob("phase*/*.py") if p.parent.name != "phase09")

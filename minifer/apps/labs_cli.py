@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from minifer.apps.labs import folders, kit, report
-from minifer.apps.labs.grade import LIMIT_S, Grades, grade
+from minifer.apps.labs.grade import Grades, grade
+from minifer.apps.labs.runs import LIMIT_S
 from minifer.apps.labs.stubs import stub
 from minifer.apps.labs.tasks import ROOT, all_tasks, folder_of_tests, phases_in, reference, task_of, tasks_of
 from minifer.errors import UsageError
@@ -128,9 +129,14 @@ def _run(args: argparse.Namespace) -> int:
     if not any((folder / task.file).exists() for task in tasks_of([phase])):  # else the reference would pass, unseen
         raise UsageError(f"{folder} holds no file of phase {phase}: `minifer labs start {phase}` writes the stubs")
     command = [sys.executable, "-m", "pytest", "-q", "-m", f"phase{phase:02}", "--tb=short", *args.rest]
-    command += (
-        ["-c", str(folder / "pytest.ini")] if (folder / "pytest.ini").is_file() else [str(folder_of_tests(phase))]
-    )
+    command += [
+        str(folder_of_tests(phase)),
+        f"--rootdir={ROOT}",
+        "-o",
+        "addopts=--import-mode=importlib --strict-markers",
+    ]
+    if (folder / "pytest.ini").is_file():
+        command += ["-c", str(folder / "pytest.ini")]
     env = os.environ | {"MINIFER_LAB": str(folder), "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     return subprocess.run(command, cwd=folder, env=env).returncode
 

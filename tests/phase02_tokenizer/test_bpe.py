@@ -112,7 +112,7 @@ def test_progress_counts_merges():
         ("", 300, "no text"),
         ([], 300, "no text"),
         (["", b""], 300, "no text"),
-        ("abc", 255, "vocab_size is 255"),
+        ("abc", 255, "255"),
         (["fine", b"ab\xffc"], 300, "document 1 is not UTF-8 text: byte 0xff at offset 2"),
     ],
 )
@@ -180,7 +180,7 @@ def test_work_grows_with_the_length_not_with_its_square(unit):
     """Look-ups are counted, not seconds: twice the text, about twice the look-ups."""
     merges = bpe.train("aabaabab" * 20, 290, pattern=None)
     lookups = []
-    for length in (3000, 6000):
+    for length in (1000, 2000):
         count = 0
 
         def rank_of(pair):
@@ -190,7 +190,7 @@ def test_work_grows_with_the_length_not_with_its_square(unit):
 
         bpe.merge(list((unit * length)[:length].encode()), rank_of, range(256 + len(merges)))
         lookups.append(count)
-    assert lookups[1] < 2.1 * lookups[0]
+    assert lookups[1] < 2.1 * lookups[0], "twice the text took four times the look-ups: see hint 3 of task 2.2"
 
 
 @given(st.binary(max_size=120))

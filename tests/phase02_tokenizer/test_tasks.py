@@ -88,9 +88,22 @@ def test_merge_leaves_its_argument_alone():
     row = [0, 0, 5]
     assert bpe.merge(row, {(0, 0): 6}.get, range(9)) == [6, 5]
     assert row == [0, 0, 5]
-    asked = []
-    bpe.merge(list(range(400)), lambda pair: asked.append(pair), range(9))
-    assert len(asked) < 2000, "each neighbour should be looked at a few times, not once for every merge"
+
+
+@pytest.mark.task("2.2")
+def test_merge_does_not_start_again_after_each_merge():
+    """Look-ups are counted: twice the text should take twice as many, and a search from the start takes four times."""
+    ranks, counts = {(97, 98): 256, (256, 256): 257}, []
+    for size in (300, 600):
+        asked = []
+
+        def rank_of(pair, asked=asked):
+            asked.append(pair)
+            return ranks.get(pair)
+
+        assert bpe.merge([97, 98] * size, rank_of, range(258)) == [257] * (size // 2)
+        counts.append(len(asked))
+    assert counts[1] < 2.5 * counts[0], f"{counts[0]} look-ups, and {counts[1]} for twice the text: see hint 3"
 
 
 @pytest.mark.task("2.3")

@@ -106,7 +106,9 @@ def _limit(job: dict[str, Any]) -> None:
         import resource
     except ImportError:  # Windows: the parent's clock is the only limit
         return
-    largest = OUTPUT_LIMIT * (64 if job["answer"].endswith(".cu") else 1)  # a compiler writes more than a test prints
+    largest = OUTPUT_LIMIT * (
+        64 if job["answers"][0].endswith(".cu") else 1
+    )  # a compiler writes more than a test prints
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -114,16 +116,16 @@ def _limit(job: dict[str, Any]) -> None:
 
 def _watch(job: dict[str, Any]) -> None:
     """An audit hook, which cannot be taken out again: no other engine, and no look at the answer."""
-    answer = os.path.realpath(job["answer"])
-    stem = Path(answer).stem
+    answers = {os.path.realpath(answer) for answer in job["answers"] if not answer.endswith(".cu")}
+    folders = {os.path.join(os.path.dirname(answer), "__pycache__", Path(answer).stem) for answer in answers}
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "import" and args[0].split(".")[0] in FORBIDDEN:
             raise ImportError(f"imports {args[0].split('.')[0]}: a lab is written with Python and NumPy alone")
-        if event == "open" and not answer.endswith(".cu") and isinstance(args[0], str | bytes | os.PathLike):
+        if event == "open" and answers and isinstance(args[0], str | bytes | os.PathLike):
             path = os.path.realpath(os.fsdecode(args[0]))
-            cached = os.path.dirname(path) == os.path.join(os.path.dirname(answer), "__pycache__")
-            if path == answer or (cached and os.path.basename(path).partition(".")[0] == stem):
+            compiled = os.path.join(os.path.dirname(path), os.path.basename(path).partition(".")[0])
+            if path in answers or compiled in folders:
                 raise PermissionError("reads the reference's file of this task: write your own")
 
     sys.addaudithook(hook)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from minifer.apps.labs.grade import Graded, Grades
+from minifer.apps.labs.grade import Grades
+from minifer.apps.labs.runs import Graded
 
 NOT_STOPPED = (
     "Each task ran in a process of its own, with limits. That does not stop code written to cheat or to do harm: "
@@ -38,7 +39,11 @@ def gradescope(grades: Grades) -> dict[str, Any]:
 def files_of(grades: Grades) -> str:
     """Whose code ran."""
     mine = ", ".join(f"{name} (sha256 {digest})" for name, digest in grades.hashes.items()) or "no file"
-    return f"yours: {mine}; each task was graded on its own file, every other file being the reference's"
+    text = f"yours: {mine}"
+    if grades.replaced:
+        broken = "; ".join(f"{file} ({' '.join(why.split())})" for file, why in grades.replaced.items())
+        text += f"; for other tasks the reference stood in for {broken}"
+    return text
 
 
 def junit(grades: Grades) -> str:
