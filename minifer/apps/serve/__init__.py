@@ -12,6 +12,7 @@
     front.py           what every request passes first: log, CORS, Host, Origin, key
     app.py             the routes; openapi.py describes them
     server.py          uvicorn around it all, with patience and a deadline
+    ray.py             the same as a Ray Serve application; ray_command.py starts it, watches it, ends it
     vllm_metrics.py    /metrics; tape.py and live.py: the trace while it grows
 
 An engine computes in steps of many milliseconds and holds Python's lock while it does, so it must never share a process
