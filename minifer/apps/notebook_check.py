@@ -34,7 +34,8 @@ INSIST_S = 0.02
 """How often a test that does not end is told to, until it does."""
 
 LIMIT_S = 1.0
-"""How long one test may take; those of the phases take milliseconds. A loop without end also eats memory meanwhile."""
+"""How long one test may take; those of the phases take milliseconds. A loop without end also eats memory meanwhile.
+A test file that needs longer says so with a constant `CHECK_LIMIT_S` of its own."""
 
 MESSAGE_LINES = 6
 """How much of a failed comparison is shown."""
@@ -189,7 +190,7 @@ class _Swap:
         """Call a test, and make of one that does not end a failure like any other."""
         arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
         try:
-            with time_limit(LIMIT_S):
+            with time_limit(getattr(pyfuncitem.module, "CHECK_LIMIT_S", LIMIT_S)):
                 pyfuncitem.obj(**arguments)
         except TimeoutError:
             pyfuncitem.session.shouldfail = "a loop without end: the other tests would only wait for it too"

@@ -8,6 +8,9 @@ from minifer.metrics import RequestMetrics
 REQUESTS = 100
 """A third of a minute of traffic, so that a test takes less than a second."""
 
+CHECK_LIMIT_S = 10.0
+"""`check` in a notebook gives these tests longer than others: each runs a whole fleet."""
+
 BETTER = 1.2
 """Goodput over the baseline's that each piece of hidden traffic must show. A plan without a serious fault has more."""
 
