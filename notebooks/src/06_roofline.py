@@ -163,7 +163,7 @@ def draw_roof(ax):
     ax.loglog(x, np.minimum(x * ceilings.read_bytes_per_s, ceilings.flops_per_s) / 1e9, color=notebook.BLACK)
     ax.axvline(ceilings.ridge, color=notebook.GREY, linestyle=":")
     ax.annotate(f"ridge {digits(ceilings.ridge)}", (ceilings.ridge * 1.1, 0.3))
-    ax.set(xlabel="FLOPs per byte", ylabel="GFLOP/s", ylim=(0.2, None))
+    ax.set(xlabel="FLOPs per byte", ylabel="GFLOP/s", ylim=(0.2, 6 * ceilings.flops_per_s / 1e9))
 
 
 def points(m):
@@ -244,8 +244,8 @@ tiny_ops.close()
 
 # %% [markdown]
 # The last line is worth a second look on a quiet machine: the time that `tiny` takes is hardly reading and hardly
-# arithmetic. "Decode is memory-bound", one reads everywhere; whether it is depends on the size of the model. On a GPU the third regime is the launching of
-# kernels (notebook 09), and it is larger than you would think.
+# arithmetic. "Decode is memory-bound", one reads everywhere; whether it is depends on the size of the model. On a GPU
+# the third regime is the launching of kernels (notebook 09), and it is larger than you would think.
 #
 # ### Fewer bytes
 #
@@ -285,9 +285,10 @@ show(
 # under the slanted roof towards the flat one.
 
 # %%
+ops.close()
+del weights, loaded  # half a gigabyte each, and measuring needs as much again
 after = measure_ceilings(512 << 20)
 notebook.drift(ceilings.read_bytes_per_s / 1e9, after.read_bytes_per_s / 1e9)
-ops.close()
 
 # %% [markdown]
 # ## Explain
@@ -370,19 +371,21 @@ check("6.3", my_kv_traffic)
 # This version of `kv_traffic` has predicted for months that the KV cache is a problem three times as large as it
 # turned out to be. It was right for the first model it was tried on, years ago.
 
-
 # %%
-def broken_kv_traffic(config, context, **sizes):
-    """One name in this is wrong."""
-    c = config
-    width = sizes.get("activation_bytes", 4)
-    return 2.0 * c.num_hidden_layers * min(context, c.window()) * c.num_attention_heads * c.head_dim * width
+import inspect
 
-
+from minifer.apps.notebook_bugs import planted
 from minifer.ops import reference
 
+broken_kv_traffic = planted("6.3", "db90")
 held = reference.Ops(c, device).new_store(1, 100).nbytes
 print(f"the arrays hold {held:,} bytes for 100 tokens, this function says {broken_kv_traffic(c, 100):,.0f}")
+
+# %% [markdown]
+# Which number of the model is wrong by just this factor? Guess, then read the code.
+
+# %%
+print(inspect.getsource(broken_kv_traffic))
 
 # %% [markdown]
 # <details><summary>The bug</summary>
@@ -390,6 +393,8 @@ print(f"the arrays hold {held:,} bytes for 100 tokens, this function says {broke
 # It counts query heads, <code>num_attention_heads</code>. The cache is stored by <code>num_key_value_heads</code>, and
 # with grouped-query attention there are fewer of those. In the models of 2022 both numbers were the same, so nobody
 # could see it: a test on such a model is no test. That is why the tests here use 9 heads over 3.
+# It is one of the bugs with which the tests of the labs are tested:
+# <code>tests/bugs/phase06/kv_traffic_by_query_heads.py</code>.
 #
 # </details>
 
