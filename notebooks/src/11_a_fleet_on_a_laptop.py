@@ -324,7 +324,7 @@ check("11.1", my_run)
 # %% [markdown]
 # ## Break
 #
-# Somebody has "improved" the policy. It finds the cache more often than any other. In production one machine glowed.
+# Somebody has "improved" the policy. It finds the cache more often than any other. In production some machines glowed and others stayed cold.
 
 
 # %%
