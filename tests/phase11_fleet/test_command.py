@@ -106,6 +106,10 @@ def test_capacity_as_a_table_and_as_json(capsys, tmp_path):
         (["capacity", "tiny", *H100, "--request-rate", "5"], "makes no use of --request-rate"),
         (["validate", "tiny", "--replicas", "3"], "`minifer simulate validate` makes no use of --replicas"),
         (["capacity", "tiny", *H100, "--target", "2"], "above 0 and at most 1, not 2"),
+        (
+            ["capacity", "tiny", *H100, "--json", "--random-input-len", "64", "--vary", "replicas=64"],
+            "requests a second",
+        ),
         (["capacity", "tiny", *H100, "--num-prompts", "5"], "too few to speak of shares"),
         (["capacity", "tiny", *H100, "--vary", "color=red"], "--vary 'color=red'"),
         (["validate", "tiny", *H100], "only this machine can be validated"),

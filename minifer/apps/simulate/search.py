@@ -18,6 +18,9 @@ MIN_PROMPTS = 200
 FEWEST = 20
 """Requests below which a share of them means nothing."""
 
+FIRST_RATE = 1.0
+"""Of the workload whose lengths give the first guess."""
+
 Arrivals = Callable[[argparse.Namespace, int, float], Iterator[Arrival]]
 
 
@@ -35,7 +38,12 @@ def search(
 
     def workload(rate: float) -> list[Arrival]:
         wanted = argparse.Namespace(**{**vars(args), "num_prompts": enough(rate, args.slo_ms, least)})
-        return list(arrivals_of(wanted, machine.model.vocab_size, rate))
+        try:
+            return list(arrivals_of(wanted, machine.model.vocab_size, rate))
+        except UsageError as error:
+            if rate == FIRST_RATE:
+                raise
+            raise UsageError(f"to try {rate:,.0f} requests a second, {machine.name} needs too many: {error}") from None
 
     base = Setting(
         args.route,
@@ -47,8 +55,10 @@ def search(
     choices = parse_choices(args.vary) if args.vary else default_choices(base)
     many = list(settings(base, choices, full=args.full))
     found = []
+    if progress is not None:
+        progress("settings", 0, len(many))  # the first may take a minute
     for done, setting in enumerate(many, 1):
-        guess = guess_rate(machine, setting, workload(1.0))
+        guess = guess_rate(machine, setting, workload(FIRST_RATE))
         best = capacity(machine, setting, workload, args.slo_ms, args.target, guess)
         found.append({**asdict(best.setting), "rate": best.rate, "attained": best.attained, "runs": best.runs})
         if progress is not None:
