@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 
+import httpx
 import pytest
 from labs_helpers import BUGS, PYTHON_TASKS, bug, grade_each, mutant, with_first_lines
 
@@ -13,7 +14,9 @@ from minifer.apps.labs import folders
 from minifer.apps.labs import tasks as lab_tasks
 from minifer.apps.labs.stubs import stub
 from minifer.apps.labs.tasks import PACKAGE, ROOT, all_tasks, find
+from minifer.apps.testing.kernel_cpu import why_no_compiler
 
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PATH": "/usr/local/bin:/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1"}
 PHASES = sorted({task.phase for task in all_tasks()})
 
 
@@ -84,7 +87,7 @@ def test_a_phase_needs_nothing_later(phase, tmp_path):
 
 @pytest.mark.labs_meta
 def test_it_is_the_students_function_that_is_called(tmp_path):
-    """A function that raises as soon as it is called: each test of its task hears of it."""
+    """A function that raises as soon as it is called: every test of its task hears of it, and nothing is scored."""
     labs = []
     for task in PYTHON_TASKS:
         path = tmp_path / task.id / task.file
@@ -92,7 +95,57 @@ def test_it_is_the_students_function_that_is_called(tmp_path):
         path.write_text(with_first_lines(task.file, {task.function: f'raise KeyError("sentinel {task.id}")'}), "utf-8")
         labs.append((task.id, tmp_path / task.id, task, None))
     for name, graded in grade_each(labs, tmp_path / "work").items():
-        assert any(f"sentinel {name}" in outcome.text for outcome in graded.outcomes), name
+        assert not graded.problem
+        assert [o.name for o in graded.outcomes if f"sentinel {name}" not in o.text] == [], f"task {name} is not called"
+        assert graded.score == 0
+
+
+KERNEL_BUGS = sorted((ROOT / "tests" / "bugs" / "phase09").glob("swiglu_*.py"))
+needs_compiler = pytest.mark.skipif(why_no_compiler() is not None, reason=str(why_no_compiler()))
+
+
+def kernel_lab(folder, text):
+    """A lab with nothing but this kernel."""
+    path = folder / "ops" / "kernels" / "swiglu.cu"
+    path.parent.mkdir(parents=True)
+    path.write_text(text, "utf-8")
+    return folder
+
+
+@needs_compiler
+@pytest.mark.labs_meta
+def test_the_kernel_of_a_lab_is_compiled_and_graded(tmp_path):
+    """The stub compiles and scores nothing; each planted fault loses points, by a number that is wrong."""
+    task, file = lab_tasks.task_of("9.1"), PACKAGE / "ops" / "kernels" / "swiglu.cu"
+    texts = {"stub": stub(task.file, [task])}
+    for path in KERNEL_BUGS:
+        facts = bug(path)
+        texts[path.stem] = file.read_text("utf-8").replace(facts["OLD"], facts["NEW"])
+    labs = [(name, kernel_lab(tmp_path / name, text), task, None) for name, text in texts.items()]
+    graded = grade_each(labs, tmp_path / "work")
+    assert not any(one.problem for one in graded.values())
+    assert [name for name, one in graded.items() if one.score == task.points] == []
+    assert graded["stub"].score == 0
+    assert len(KERNEL_BUGS) >= 2
+
+
+KERNEL_ENGINE = """
+from minifer import LLM
+with LLM("tiny", device="strict", num_blocks=4, block_size=4, max_num_seqs=1, max_num_batched_tokens=8) as llm:
+    llm.generate(["a"])
+"""
+
+
+@needs_compiler
+def test_the_engine_on_a_device_compiles_the_students_kernel(tmp_path):
+    """One that says so when it is compiled."""
+    lab = kernel_lab(tmp_path / "lab", "#error this is the kernel of the lab\n")
+    env = ENVIRONMENT | {"MINIFER_LAB": str(lab)}
+    result = subprocess.run(
+        [sys.executable, "-c", KERNEL_ENGINE], env=env, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.returncode != 0
+    assert "this is the kernel of the lab" in result.stderr, result.stderr[-2000:]
 
 
 ENGINE = """
@@ -106,25 +159,64 @@ with LLM("tiny", num_blocks=24, block_size=4, max_num_seqs=4, max_num_batched_to
     llm.generate(["once upon a time there was a"], params)
 """
 
-CALLED = {"2.2", "2.4", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "4.1", "4.2", "4.3", "4.4", "5.1", "5.2", "7.1", "7.3",  # noqa: E501
-          "7.4", "8.1", "8.2", "8.3", "8.4", "8.5"}  # fmt: skip
+CALLED = {
+    *("2.2", "2.4", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "4.1", "4.2", "4.3", "4.4", "5.1", "5.2"),
+    *("7.1", "7.3", "7.4", "8.1", "8.2", "8.3", "8.4", "8.5"),
+}
 """What the engine calls on its way from a prompt to an answer."""
 
 
-def test_the_engine_and_a_child_process_run_the_students_files(tmp_path):
-    """Every function writes its task's number into a file; the engine runs two processes away."""
-    lab, log, script = tmp_path / "lab", tmp_path / "log", tmp_path / "engine.py"
+@pytest.fixture
+def noting(tmp_path):
+    """A lab in which every task's function writes its number and its process into a file; and that file."""
+    lab, log = tmp_path / "lab", tmp_path / "log"
     for file in {task.file for task in PYTHON_TASKS}:
         mine = [task for task in PYTHON_TASKS if task.file == file]
         path = lab / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        notes = {t.function: f'open({str(log)!r}, "a").write("{t.id}\\n")' for t in mine}
-        path.write_text(with_first_lines(file, notes), "utf-8")
+        note = 'open({!r}, "a").write("{} " + str(__import__("os").getpid()) + "\\n")'
+        path.write_text(with_first_lines(file, {t.function: note.format(str(log), t.id) for t in mine}), "utf-8")
+    return lab, log
+
+
+def test_the_engine_and_a_child_process_run_the_students_files(tmp_path, noting):
+    """The engine runs two processes away."""
+    lab, log = noting
+    script, env = tmp_path / "engine.py", ENVIRONMENT | {"MINIFER_LAB": str(lab)}
     script.write_text(ENGINE, "utf-8")
-    env = {"MINIFER_LAB": str(lab), "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1"}
     result = subprocess.run([sys.executable, script, "parent"], env=env, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
     assert CALLED - set(log.read_text().split()) == set()
+
+
+SERVED = CALLED - {"7.1", "8.2"} | {"10.1", "10.2"}
+"""What a server calls for a stream of one answer: no report is made of it, and no block is shared."""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_server_and_its_replicas_run_the_students_files(tmp_path, noting):
+    """Router and events in the server's process, the engine in that of a replica."""
+    lab, log = noting
+    command = [sys.executable, "-m", "minifer", "serve", "tiny", "--device", "cpu", "--port", "0", "--num-blocks", "64"]
+    env = ENVIRONMENT | {"MINIFER_LAB": str(lab)}
+    process = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        while "is served at" not in (line := process.stderr.readline()):
+            assert line, "it did not start"
+        url = next(word for word in line.split() if word.startswith("http"))
+        body = {"model": "tiny", "prompt": "Once upon a time there was a little cat " * 3, "stream": True}
+        body |= {"max_tokens": 6, "temperature": 1.0, "top_k": 20, "top_p": 0.9, "stop": ["zzz"]}
+        reply = httpx.post(f"{url}/v1/completions", json=body, timeout=60, trust_env=False)
+        assert reply.status_code == 200
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    notes = [line.split() for line in log.read_text().splitlines()]
+    assert SERVED - {number for number, _ in notes} == set()
+    own = str(process.pid)
+    assert {pid == own for number, pid in notes if number == "10.2"} == {True}
+    assert {pid == own for number, pid in notes if number == "3.6"} == {False}
 
 
 def test_stubs_keep_signature_and_docstring():
