@@ -71,7 +71,7 @@ def planted(task: str, name: str) -> Callable[..., Any]:
     found: Any = copy
     for part in wanted.name.split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _facts(path: Path) -> dict[str, Any]:
