@@ -32,6 +32,7 @@ from minifer.apps import notebook
 from minifer.apps.notebook import check, digits, show
 
 rng = np.random.default_rng(0)
+SLO = {"ttft": 2000.0, "tpot": 120.0}  # what is promised, in milliseconds
 notebook.style()
 notebook.summary()
 
@@ -64,7 +65,6 @@ from minifer.apps.simulate.outcome import simulate
 from minifer.apps.workloads import make_workload
 
 l4 = datasheet_machine("l4", SHAPE, efficiency=0.7, step_overhead_s=0.002, max_num_seqs=24, max_num_batched_tokens=384)
-SLO = {"ttft": 2000.0, "tpot": 120.0}
 
 
 def traffic(rate, seconds=12, beginnings=32):
@@ -78,14 +78,12 @@ def traffic(rate, seconds=12, beginnings=32):
 
 before = time.perf_counter()
 found = simulate(l4, traffic(6), replicas=4, policy="round-robin", slo_ms=SLO)
-took = time.perf_counter() - before
-print(f"{found['completed']} requests, {found['duration']:.3g} s of traffic, simulated in {digits(took)} s")
+print(f"{found['completed']} requests, {found['duration']:.3g} s of traffic, simulated in {digits(time.perf_counter() - before)} s")
 print(f"TTFT p50 {digits(found['p50_ttft_ms'])} ms, p99 {digits(found['p99_ttft_ms'])} ms;", end=" ")
 print(f"TPOT p50 {digits(found['p50_tpot_ms'])} ms; goodput {digits(found['request_goodput'])} requests/s")
 for i, row in enumerate(found["replicas"]):
-    print(
-        f"replica {i}: {row['requests']:>3} requests, busy {row['busy']:.0%}, cache hits {row['prefix_hit_rate']:.0%}"
-    )
+    share, hits = f"{row['busy']:.0%}", f"{row['prefix_hit_rate']:.0%}"
+    print(f"replica {i}: {row['requests']:>3} requests, busy {share}, cache hits {hits}")
 
 # %% [markdown]
 # **May one believe that?** Not yet. A simulation that was never held against the real thing is an opinion. So do it on
@@ -324,7 +322,8 @@ check("11.1", my_run)
 # %% [markdown]
 # ## Break
 #
-# Somebody has "improved" the policy. It finds the cache more often than any other. In production some machines glowed and others stayed cold.
+# Somebody has "improved" the policy. It finds the cache more often than any other. In production some
+# machines glowed and others stayed cold.
 
 
 # %%
