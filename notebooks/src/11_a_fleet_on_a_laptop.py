@@ -78,12 +78,12 @@ def traffic(rate, seconds=12, beginnings=32):
 
 before = time.perf_counter()
 found = simulate(l4, traffic(6), replicas=4, policy="round-robin", slo_ms=SLO)
-print(f"{found['completed']} requests, {found['duration']:.3g} s of traffic, simulated in {digits(time.perf_counter() - before)} s")
+took = digits(time.perf_counter() - before)
+print(f"{found['completed']} requests, {found['duration']:.3g} s of traffic, simulated in {took} s")
 print(f"TTFT p50 {digits(found['p50_ttft_ms'])} ms, p99 {digits(found['p99_ttft_ms'])} ms;", end=" ")
 print(f"TPOT p50 {digits(found['p50_tpot_ms'])} ms; goodput {digits(found['request_goodput'])} requests/s")
 for i, row in enumerate(found["replicas"]):
-    share, hits = f"{row['busy']:.0%}", f"{row['prefix_hit_rate']:.0%}"
-    print(f"replica {i}: {row['requests']:>3} requests, busy {share}, cache hits {hits}")
+    print(f"replica {i}: {row['requests']:>3} requests, busy {row['busy']:.0%}, hits {row['prefix_hit_rate']:.0%}")
 
 # %% [markdown]
 # **May one believe that?** Not yet. A simulation that was never held against the real thing is an opinion. So do it on
