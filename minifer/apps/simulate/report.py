@@ -137,7 +137,7 @@ def validation(
 
     off = sorted(abs(e) for e in errors(samples, time))
     state = {"model": model, **conditions(), "steps_measured": len(samples), "formula_off_by": off[len(off) // 2]}
-    runs = {c.workload: {"real": c.real, "simulated": c.simulated} for c in comparisons}
+    runs = {c.workload: {"real": c.real, "simulated": c.simulated, "steps_error": c.steps_error} for c in comparisons}
     return {
         "rows": [row for c in comparisons for row in c.rows()],
         "runs": runs,
@@ -162,6 +162,8 @@ def print_validation(found: dict[str, Any]) -> None:
         f"\n{within} of {len(found['rows'])} figures within {BOUND:.0%}; the formula is within "
         f"{found['conditions']['formula_off_by']:.1%} of half of the {found['conditions']['steps_measured']} steps."
     )
+    parts = [f"{name} {run['steps_error']:+.1%}" for name, run in found["runs"].items()]
+    print(f"Over all steps of a run together the formula is off by: {', '.join(parts)}. The rest is queueing.")
 
 
 def _or_dash(value: float | None) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minifer.apps.simulate.calibrate import Calibration
+from minifer.apps.simulate.calibrate import Calibration, StepTimer
 from minifer.apps.simulate.fit import Sample, errors, fit
 from minifer.apps.simulate.fleet import Fleet, Replica
 from minifer.apps.simulate.real import run_real
@@ -23,6 +23,7 @@ from minifer.apps.workloads import Arrival, make_workload
 from minifer.formats.atomic import Progress, no_progress
 from minifer.limits import EngineConfig
 from minifer.llm import LLM
+from minifer.scheduler.continuous import ContinuousScheduler
 
 BOUND = 0.10
 """The error of a figure that is remarked upon."""
@@ -40,6 +41,8 @@ class Comparison:
     workload: str
     real: dict[str, Any]
     simulated: dict[str, Any]
+    steps_error: float = 0.0
+    """All steps of the real run as the formula has them, over what they took, minus 1: what is not queueing."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row per compared figure; `error` is simulated over real minus 1, None where either is undefined."""
@@ -60,15 +63,18 @@ def workloads(llm: LLM, time: StepTime, requests: int, seed: int) -> dict[str, l
     }
     limit = 1 / seconds_per_request(time, 192, 48, llm.limits.max_num_seqs)
     limit_shared = 1 / seconds_per_request(time, 80, 48, llm.limits.max_num_seqs)
-    common: dict[str, Any] = {"num_prompts": requests, "seed": seed, "vocab_size": llm.vocab_size}
-    inf = float("inf")
-    return {
-        "steady": make_workload("random", request_rate=LOADS["steady"] * limit, burstiness=inf, **common, **lengths),
-        "bursty": make_workload("random", request_rate=LOADS["bursty"] * limit, burstiness=0.25, **common, **lengths),
-        "prefixes": make_workload(
-            "prefix_repetition", request_rate=LOADS["prefixes"] * limit_shared, burstiness=1.0, **common, **prefixes
-        ),
+    kinds: dict[str, tuple[str, float, float, dict[str, Any]]] = {
+        "steady": ("random", limit, float("inf"), lengths),
+        "bursty": ("random", limit, 0.25, lengths),
+        "prefixes": ("prefix_repetition", limit_shared, 1.0, prefixes),
     }
+    return {
+        name: make_workload(
+            dataset, num_prompts=requests, seed=f"{seed} {name}", vocab_size=llm.vocab_size,
+            request_rate=LOADS[name] * most, burstiness=burstiness, **sizes,
+        )
+        for name, (dataset, most, burstiness, sizes) in kinds.items()
+    }  # fmt: skip
 
 
 def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) -> float:
@@ -82,6 +88,16 @@ def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) ->
     context = prompt + answer // 2
     prefill = time.seconds(Features(0, 0, 1, ((prompt, prompt),)))
     return prefill + answer * time.seconds(Features(seats, seats * context, seats)) / seats
+
+
+def forget(llm: LLM) -> None:
+    """An empty cache, as the simulation begins with: what an earlier run left in it would be found again."""
+    llm.engine.scheduler = ContinuousScheduler(llm.limits)
+
+
+def steps_error(samples: Sequence[Sample], time: StepTime) -> float:
+    """By how much the formula is off over all steps of a run together."""
+    return sum(time.seconds(s.features) for s in samples) / sum(s.seconds for s in samples) - 1
 
 
 def simulate(config: EngineConfig, window: int, time: StepTime, arrivals: Sequence[Arrival]) -> Tally:
@@ -107,7 +123,10 @@ def validate(
     say(f"{len(samples)} steps measured; the formula is within {off[len(off) // 2]:.1%} of half of them")
     found = []
     for name, arrivals in workloads(llm, time, requests, seed).items():
+        forget(llm)
+        timer = llm.engine.trace = StepTimer(llm.config.window())
         real = run_real(llm, arrivals, lambda done, name=name: progress(name, done, requests))  # type: ignore[misc]
+        llm.engine.trace = None
         simulated = simulate(llm.limits, llm.config.window(), time, arrivals)
-        found.append(Comparison(name, real.summary(), simulated.summary()))
+        found.append(Comparison(name, real.summary(), simulated.summary(), steps_error(timer.samples, time)))
     return found, time, samples
