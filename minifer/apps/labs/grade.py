@@ -91,7 +91,10 @@ def _in_one_child(
 
 def _replaced(graded: Sequence[Graded], texts: Mapping[str, str], folder: Path) -> dict[str, str]:
     """The student's files that were not used for other tasks, and why."""
-    found = {file: why for file, why in texts.items() if (folder / file).is_file()}
+    here = {file: why for file, why in texts.items() if (folder / file).is_file()}
+    found = {
+        file: why for file, why in here.items() if not why.endswith("is not written yet")
+    }  # that goes without saying
     for one in graded:
         if one.score < one.task.points:
             found.setdefault(one.task.file, f"task {one.task.id} fails")
