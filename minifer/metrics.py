@@ -70,6 +70,8 @@ def from_request(request: Request) -> RequestMetrics:
 def from_stamps(sent: float, stamps: Sequence[float], output_tokens: int) -> RequestMetrics:
     """The metrics of a request that was sent at `sent` and gave something at each of `stamps`, all in seconds.
 
+    No stamps: nothing but `output_tokens` is set.
+
     >>> metrics = from_stamps(0.0, [0.5, 0.75, 1.5], output_tokens=3)
     >>> metrics.ttft, metrics.itl, metrics.tpot, metrics.e2e
     (0.5, (0.25, 0.75), 0.5, 1.5)
@@ -88,8 +90,8 @@ def from_stamps(sent: float, stamps: Sequence[float], output_tokens: int) -> Req
 def percentile(values: Sequence[float], percent: float) -> float | None:
     """The value below which `percent` of the values lie, linearly interpolated as NumPy does; None if there is none.
 
-    >>> [percentile([10, 20, 30, 40, 1000], p) for p in (50, 90, 95)]
-    [30.0, 616.0, 808.0]
+    >>> [percentile([10, 20, 30, 40, 1000], p) for p in (12.5, 50, 87.5)]
+    [15.0, 30.0, 520.0]
     """
     if not values:
         return None

@@ -107,7 +107,7 @@ class ContinuousScheduler(Scheduler):
         return self._plan()
 
     def _run(self, requests: list[Request]) -> None:
-        """Give each request what it can use of the budget; some may be preempted by others before their turn comes."""
+        """`_schedule` for each what it can use of `_draft.budget`; some may be preempted by others before that."""
         for request in requests:
             count = min(request.remaining, self._draft.budget)
             if count and request.state is State.RUNNING and self._make_room(request):

@@ -74,7 +74,7 @@ def train(
 
     `pattern` cuts documents into words (a regex of `pretokenize`; None: each document is one word). `progress(done,
     total)` is called after each merge. Fewer merges come back if the text runs out of pairs before that.
-    Raises `TokenizerError` for a vocabulary below 256, for no text at all, and for bytes that are not UTF-8.
+    Raises `TokenizerError` for a vocabulary below 256 (naming it), for no text at all, and for bytes that are not UTF-8.
 
     >>> train("aaabdaaabac", 259, pattern=None)
     {(97, 97): 256, (256, 97): 257, (257, 98): 258}
@@ -239,6 +239,10 @@ def merge(
     pair waits in a heap as `rank * n + place`, one integer, so that the order of entries is the order of merging. A
     merge looks only at its two new neighbours, so all of it takes n log n. An entry is stale if its pair has meanwhile
     changed; then its rank no longer fits, and it is passed over.
+
+    >>> merges = {(97, 97): 256, (256, 97): 257, (257, 98): 258}
+    >>> merge(list(b"aaab"), merges.get, range(259)), merge(list(b"aaaa"), merges.get, range(259))
+    ([258], [256, 256])
     """
     n = len(tokens)
     row: list[Any] = list(tokens)
@@ -286,7 +290,7 @@ def merge_stages(
 
 
 def vocabulary(merges: Mapping[Pair, int]) -> list[bytes]:
-    """The bytes of every token, by id: a merge's bytes are its two halves', one after the other.
+    """The bytes of every token, by id. `merges` come in the order of the ids: each is its left half, then its right.
 
     >>> vocabulary({(97, 98): 256, (256, 99): 257})[256:]
     [b'ab', b'abc']

@@ -40,6 +40,10 @@ class StreamDecoder:
     def push(self, token_id: int) -> str:
         """The text that this token completes; often "" or several characters. Raises for an id without a token.
 
+        A special token that is skipped leaves a half-finished character as it is: its other half may still come. One
+        that is shown is text like any other, and a half before it comes out as U+FFFD. Of the leading blanks exactly
+        one is dropped where `_at_start` says so, also if the first token holds several.
+
         >>> decoder = StreamDecoder(Tokenizer.from_merges({}))
         >>> decoder.push(0xC3), decoder.push(0xA9)
         ('', 'é')

@@ -124,11 +124,11 @@ def test_train_stops_at_the_size_or_without_pairs():
 
 @pytest.mark.task("2.3")
 def test_train_reports_and_refuses():
-    """Progress after each merge; 255 tokens are too few."""
+    """Progress after each merge; 255 tokens are too few, and the error says 255."""
     seen = []
     bpe.train("abababcdcd", 259, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
-    with pytest.raises(TokenizerError):
+    with pytest.raises(TokenizerError, match="255"):
         bpe.train("abc", 255)
 
 
@@ -161,3 +161,16 @@ def test_push_drops_one_leading_blank_once():
     decoder = StreamDecoder(Tokenizer.from_merges({}))
     decoder._at_start = True
     assert [decoder.push(byte) for byte in b"  a b"] == ["", " ", "a", " ", "b"]
+    decoder = StreamDecoder(Tokenizer.from_merges({(32, 32): 256}))
+    decoder._at_start = True
+    assert [decoder.push(index) for index in (256, 256)] == [" ", "  "], "one blank of a token that holds two"
+
+
+@pytest.mark.task("2.4")
+def test_a_special_token_between_two_halves():
+    """Skipped, it leaves the half-finished character as it is; shown, it is text, and the half is broken."""
+    tokenizer = Tokenizer.from_merges({}, special_tokens=["<|end|>"])
+    first, second = "é".encode()
+    for skip, want in ((True, ["", "", "é"]), (False, ["", "\ufffd<|end|>", "\ufffd"])):
+        decoder = StreamDecoder(tokenizer, skip_special=skip)
+        assert [decoder.push(index) for index in (first, 256, second)] == want

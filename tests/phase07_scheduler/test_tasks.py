@@ -112,7 +112,7 @@ def test_percentile_is_numpys(rng):
 
 @pytest.mark.task("7.2")
 def test_percentile_by_hand():
-    """p90 of 1, 2 is 1.9; nothing has none; the list stays as it was."""
+    """p90 of five values is 0.6 of the way from the fourth to the fifth; no values: None; the list stays as it was."""
     values = [40, 10, 30, 20, 1000]
     assert [percentile(values, p) for p in (50, 90, 95)] == pytest.approx([30.0, 616.0, 808.0])
     assert values == [40, 10, 30, 20, 1000]
