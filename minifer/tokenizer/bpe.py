@@ -74,7 +74,7 @@ def train(
 
     `pattern` cuts documents into words (a regex of `pretokenize`; None: each document is one word). `progress(done,
     total)` is called after each merge. Fewer merges come back if the text runs out of pairs before that.
-    Raises `TokenizerError` for a vocabulary below 256 (naming it), for no text at all, and for bytes that are not UTF-8.
+    Raises `TokenizerError` for a vocabulary below 256 (naming it), for no text at all, for bytes that are not UTF-8.
 
     >>> train("aaabdaaabac", 259, pattern=None)
     {(97, 97): 256, (256, 97): 257, (257, 98): 258}
