@@ -85,7 +85,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was skipped and why, as counts."""
+    """Say what was skipped and why, as counts; a student at a task of the labs has no use for that."""
+    if os.environ.get("MINIFER_LAB", "off") != "off":
+        return
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

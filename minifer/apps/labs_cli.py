@@ -22,6 +22,7 @@ from minifer.errors import UsageError
 from minifer.formats.atomic import atomic_file
 
 OK, FAILED = 0, 1
+WHICH = {"grade": "5, or 1-6, or 1,3,7", "run": "5, or one task of it: 5.2"}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,12 +44,13 @@ def add_parser(subparsers: Any) -> None:
         ("grade", "count points, each task in a process of its own", _grade),
     ):
         one = kind(name, text, function)
-        one.add_argument("phase", metavar="PHASE", help="5, or 1-6, or 1,3,7" if name == "grade" else "5")
+        one.add_argument("phase", metavar="PHASE", help=WHICH.get(name, "5"))
         one.add_argument("--dir", type=Path, metavar="D", help="the lab folder (default: here, or ./lab)")
         if name == "start":
             one.add_argument("--overwrite", action="store_true", help="also replace files that are there already")
         if name == "run":
-            one.add_argument("rest", nargs="*", metavar="PYTEST", help="more for pytest, behind --")
+            one.usage = "minifer labs run [-h] [--dir D] PHASE [-- PYTEST ...]"
+            one.add_argument("rest", nargs="*", metavar="PYTEST", help="instead, pytest with these options, behind --")
     for option in ("json", "junitxml", "md"):  # of `grade`, the last of the four
         one.add_argument(f"--{option}", type=Path, metavar="FILE", help=f"write the grades as {option}")
     _grading_options(one)
@@ -95,7 +97,9 @@ def _folder(args: argparse.Namespace) -> Path:
     given: Path | None = args.dir
     folder = given or (Path(".") if Path(folders.MARK).is_file() else Path("lab"))
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}: `minifer labs start {args.phase} --dir {folder}` makes it")
+        raise UsageError(
+            f"there is no folder {folder}: `minifer labs start {args.phase.partition('.')[0]} --dir {folder}` makes it"
+        )
     return folder
 
 
@@ -119,16 +123,31 @@ def _start(args: argparse.Namespace) -> int:
     for done, file, tasks in folders.start(phase, folder, overwrite=args.overwrite):
         print(f"{done} {folder / file}: {', '.join(f'{t.id} {t.function}' for t in tasks)}")
     where = "" if args.dir is None else f" --dir {folder}"
-    print(f"now write the functions that raise NotImplementedError; `minifer labs run {phase}{where}` runs the tests")
+    print(f"now write the functions that raise NotImplementedError; `minifer labs run{where} {phase}` runs the tests")
     return OK
 
 
 def _run(args: argparse.Namespace) -> int:
-    """pytest in a child process, on the student's files: the tasks' tests, then whatever else the phase has."""
-    folder, phase = _folder(args).resolve(), _phase(args.phase)
-    if not any((folder / task.file).exists() for task in tasks_of([phase])):  # else the reference would pass, unseen
+    """The tasks' own tests in a few lines each; once they pass, whatever else the phase has, in pytest's words."""
+    folder, one_task = _folder(args).resolve(), "." in args.phase
+    tasks = [task_of(args.phase)] if one_task else tasks_of([_phase(args.phase)])
+    phase = tasks[0].phase
+    if not any((folder / task.file).exists() for task in tasks):  # else the reference would pass, unseen
         raise UsageError(f"{folder} holds no file of phase {phase}: `minifer labs start {phase}` writes the stubs")
-    command = [sys.executable, "-m", "pytest", "-q", "-m", f"phase{phase:02}", "--tb=short", *args.rest]
+    if args.rest:
+        return _pytest(folder, phase, args.rest)
+    grades = grade(folder, tasks, seed=0)
+    print(report.files_of(grades).partition("; ")[0])
+    for graded in grades.tasks:
+        print(report.verdict(graded))
+    if grades.score < grades.max_score:
+        return FAILED
+    return OK if one_task else _pytest(folder, phase, ["--maxfail=3"])
+
+
+def _pytest(folder: Path, phase: int, options: Sequence[str]) -> int:
+    """All tests of a phase in a child process, on the student's files."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", f"phase{phase:02}", "--tb=short", *options]
     command += [
         str(folder_of_tests(phase)),
         f"--rootdir={ROOT}",
@@ -142,6 +161,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _hint(args: argparse.Namespace) -> int:
+    if "." not in args.task:
+        for task in tasks_of([_phase(args.task)]):
+            print(f"{task.id:<6}{task.function}  ({task.file}), about {task.minutes} minutes")
+        return OK
     task = task_of(args.task)
     print(f"task {task.id}, {task.function} in {task.file}, about {task.minutes} minutes")
     for level, hint in enumerate(task.hints[: args.level], 1):

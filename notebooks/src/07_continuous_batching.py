@@ -495,7 +495,7 @@ check("7.1", my_from_stamps)
 def my_percentile(values, percent):
     """The `percent`-th percentile of `values`, linearly interpolated; None if there is none.
 
-    my_percentile([10, 20, 30, 40, 1000], 90) is 616.0
+    my_percentile([10, 20, 30, 40, 1000], 87.5) is 520.0
     """
     raise NotImplementedError("task 7.2")
 

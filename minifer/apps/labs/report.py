@@ -9,6 +9,9 @@ from xml.etree import ElementTree
 from minifer.apps.labs.grade import Grades
 from minifer.apps.labs.runs import Graded
 
+MESSAGE_LINES = 6
+"""How much of a failed test is shown."""
+
 NOT_STOPPED = (
     "Each task ran in a process of its own, with limits. That does not stop code written to cheat or to do harm: "
     "for hostile submissions grade in a container, on a read-only copy."
@@ -70,8 +73,33 @@ def _printable(text: str) -> str:
 
 def words(graded: Graded) -> str:
     """What is to be said of a task in one line: the problem, the first failure, or nothing."""
-    text = graded.problem or next((o.text for o in graded.outcomes if o.text), "")
+    text = graded.problem or next((f"{o.name}: {_useful(o.text)}" for o in graded.outcomes if o.text), "")
     return " ".join(text.split())[:200]
+
+
+def _useful(text: str) -> str:
+    """A failure without pytest's advice about its own options."""
+    return "\n".join(line for line in text.splitlines() if line.strip() and "Use -v" not in line)
+
+
+def verdict(graded: Graded) -> str:
+    """A task in a few lines: how many of its tests passed, and the first that did not."""
+    task, failed = graded.task, [o for o in graded.outcomes if o.score < o.points]
+    if graded.problem:
+        return (
+            graded.problem.removeprefix("task ")
+            if graded.problem.startswith("task ")
+            else (f"{task.id} {task.function}: {graded.problem}")
+        )
+    total = len(graded.outcomes)
+    head = f"{task.id} {task.function}: {total - len(failed)} of {total} tests passed"
+    if not failed:
+        return head
+    lines = [f"{head}. Start with the first:", f"  {failed[0].name}"]
+    lines += [f"    {line}" for line in _useful(failed[0].text).splitlines()[:MESSAGE_LINES]]
+    if others := ", ".join(o.name for o in failed[1:]):
+        lines.append(f"  also failed: {others}")
+    return "\n".join(lines)
 
 
 def markdown(grades: Grades) -> str:
