@@ -540,6 +540,8 @@ check("7.3", my_run)
 #
 # ## Break
 #
+# If 7.5 is on your list, write it first: what follows shows nearly all of it.
+#
 # This `_preempt` has passed a review. It takes the newest request, gives its blocks back, puts it into the queue,
 # counts it, writes it down. With enough memory nobody ever calls it. Then the server became popular.
 
