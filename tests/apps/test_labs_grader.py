@@ -86,6 +86,31 @@ def test_commands_write_what_they_promise(tmp_path, capsys, monkeypatch):
     assert "holds no file of phase 4" in capsys.readouterr().err
 
 
+def test_run_says_where_each_task_stands(tmp_path, capsys):
+    """A line for what is not written, a few for what fails, and the rest of the phase only after that."""
+    lab = str(tmp_path / "lab")
+    main(["labs", "start", "4", "--dir", lab])
+    capsys.readouterr()
+    assert main(["labs", "run", "--dir", lab, "4"]) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("4.")] == [
+        f"4.{number} is not written yet" for number in (1, 2, 3, 4)
+    ]
+    path = tmp_path / "lab" / "sampling.py"
+    path.write_text(path.read_text("utf-8").replace('raise NotImplementedError("task 4.3")', "return -1"), "utf-8")
+    assert main(["labs", "run", "--dir", lab, "4.3"]) == 1
+    out = capsys.readouterr().out
+    assert "yours: sampling.py (sha256" in out
+    assert "4.3 draw: 0 of" in out
+    assert "Use -v" not in out
+    assert len(out.splitlines()) < 12
+    path.write_bytes((PACKAGE / "sampling.py").read_bytes())
+    assert main(["labs", "run", "--dir", lab, "4.3"]) == 0
+    assert main(["labs", "grade", "4.3"]) == 2
+    capsys.readouterr()
+    assert main(["labs", "hint", "4"]) == 0
+    assert "4.4   StopStrings.push" in capsys.readouterr().out
+
+
 def test_phases_as_people_write_them():
     """Ranges and lists."""
     assert phases_in("1-3, 7") == [1, 2, 3, 7]

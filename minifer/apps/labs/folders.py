@@ -28,7 +28,7 @@ COURSE_README = """# minifer, phases {phases}
     ../.venv/bin/minifer labs run {first}
 
 Write the functions in `lab/` that say NotImplementedError; their docstrings are the contract. `minifer labs hint {first}.1`
-helps, `minifer labs grade {first}` counts. Hand in the folder `lab/`. Whatever you have not written yet is the reference's
+helps, `minifer labs run {first}.1` tests that task alone, `minifer labs grade {first}` counts. Hand in the folder `lab/`. Whatever you have not written yet is the reference's
 (`minifer/`), which you may read when you are done with a task, and not before.
 """  # noqa: E501
 
