@@ -163,3 +163,10 @@ def test_real_and_simulated_serve_the_same_requests(llm):
         assert [m.output_tokens for m in tally.finished] == [5] * 6
     comparison = validate.Comparison("steady", real.summary(), simulated.summary())
     assert [row["figure"] for row in comparison.rows()] == list(validate.COMPARED)
+
+
+def test_a_config_nested_without_end_is_one_line(capsys, tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000, "utf-8")
+    status, _, err = run(capsys, str(tmp_path / "deep.json"), *H100)
+    assert status == 2
+    assert "is not a config.json" in err

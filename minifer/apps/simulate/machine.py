@@ -80,7 +80,7 @@ def model_config(model: str) -> ModelConfig:
     if path.suffix == ".json" and path.is_file():
         try:
             return ModelConfig.from_hf(json.loads(path.read_text("utf-8")))
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise FormatError(f"{path} is not a config.json: {error}") from error
     files = locate(model)
     return ModelConfig.from_hf(files.config) if files.kind == "random" else config_of(open_checkpoint(files.path))

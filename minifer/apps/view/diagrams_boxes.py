@@ -126,6 +126,7 @@ ROLES = {
     "sampling": ("logits to a token", BLUE),
     "sampling_params": ("how to draw", BLUE),
     "stop_strings": ("where text ends", SKY),
+    "overlay": ("a student's file first", GREY),
     "tokenizer": ("text to tokens", SKY),
     "kv_cache": ("blocks, prefixes", ORANGE),
     "hub": ("names of models", BLACK),
