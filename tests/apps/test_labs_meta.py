@@ -12,6 +12,7 @@ from labs_helpers import BUGS, PYTHON_TASKS, bug, grade_each, mutant, with_first
 
 from minifer.apps.labs import folders
 from minifer.apps.labs import tasks as lab_tasks
+from minifer.apps.labs.runs import can_fork
 from minifer.apps.labs.stubs import stub
 from minifer.apps.labs.tasks import PACKAGE, ROOT, all_tasks, find
 from minifer.apps.testing.kernel_cpu import why_no_compiler
@@ -239,3 +240,15 @@ def test_a_stub_says_what_is_wanted_and_shows_it(task):
     assert len(contract.partition(">>>")[0]) > 40
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     assert doctest.DocTestRunner(optionflags=flags).run(examples).failed == 0
+
+
+def test_a_process_that_knows_the_reference_does_not_fork(tmp_path, monkeypatch):
+    """Its children would have the reference's modules already, and grade those: then a bug would get full points."""
+    monkeypatch.setitem(sys.modules, "minifer.generate", sys)
+    assert not can_fork()
+    path = next(p for p in BUGS if p.stem == "generate_swallows_the_end")
+    task = mutant(path, tmp_path / "lab")
+    (tmp_path / "work" / "it").mkdir(parents=True)
+    graded = grade_each([("it", tmp_path / "lab", task, None)], tmp_path / "work")["it"]
+    assert not graded.problem
+    assert graded.score < task.points

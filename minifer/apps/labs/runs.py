@@ -79,6 +79,15 @@ def prepare_forks() -> None:
             __import__(name)
 
 
+def can_fork() -> bool:
+    """Whether a fork of this process would load the student's files.
+
+    It would not if this process has loaded the reference's already: a child inherits them, and would grade those.
+    """
+    modules = {"minifer." + task.file.removesuffix(".py").replace("/", ".") for task in all_tasks()}
+    return hasattr(os, "fork") and modules.isdisjoint(sys.modules)
+
+
 class Run:
     """One task's child process, from its folder to its outcome."""
 
@@ -119,7 +128,7 @@ class Run:
         return True
 
     def _job(self) -> dict[str, Any]:
-        job: dict[str, Any] = {"tests": self.tests, "seed": self.seed, "fork": hasattr(os, "fork")}
+        job: dict[str, Any] = {"tests": self.tests, "seed": self.seed, "fork": can_fork()}
         job |= {"lab": str(self.work / "lab"), "answers": self._answers(), "root": str(ROOT)}
         job |= {"results": str(self.work / "results"), "output": str(self.work / "output")}
         return job | {"canary": str(ROOT / "tests" / "labs_canary.py")}
