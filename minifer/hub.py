@@ -16,11 +16,14 @@ Not here: what is in the files (`formats/`).
 """
 
 import difflib
+import hashlib
 import importlib.resources
 import importlib.util
+import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -95,6 +98,12 @@ def cache_home() -> Path:
 def float32_folder() -> Path:
     """Where the dequantised forms of GGUF files are kept; in it, `digests` remembers checksums."""
     return cache_home() / "float32"
+
+
+def kept_path(kind: str, key: Mapping[str, Any]) -> Path:
+    """Where a measurement is kept that holds as long as all of `key` does, which must be plain JSON."""
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+    return cache_home() / f"{kind}-{name}.json"
 
 
 def locate(model: str, *, download: bool = True, progress: Progress | None = None) -> ModelFiles:

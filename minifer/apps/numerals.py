@@ -10,6 +10,15 @@ def three(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def or_dash(value: float | None) -> str:
+    """Three digits, or a dash for what is undefined.
+
+    >>> or_dash(0.012345), or_dash(None)
+    ('0.0123', '-')
+    """
+    return "-" if value is None else three(value)
+
+
 def milliseconds(seconds: float) -> str:
     """A time in milliseconds.
 

@@ -26,6 +26,11 @@ def add_model_options(parser: argparse.ArgumentParser, default: str | None = Non
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or strict (default auto)")
     group.add_argument("--dtype", help="on a GPU: bfloat16 (the default), float16 or float32")
     group.add_argument("--no-graph", action="store_true", help="on a GPU: launch the kernels of a step one by one")
+    add_limit_options(group)
+
+
+def add_limit_options(group: Any) -> None:
+    """The engine's sizes and switches; what is not given is None."""
     group.add_argument("--max-model-len", type=int, metavar="N", help="longest prompt and answer together, in tokens")
     group.add_argument("--num-blocks", type=int, metavar="N", help="blocks of the KV cache")
     group.add_argument("--block-size", type=int, metavar="N", help="tokens in a block")

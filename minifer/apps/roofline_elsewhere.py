@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def config_at(model: str) -> ModelConfig:
+def config_at(model: str, *, download: bool = False) -> ModelConfig:
     """The configuration of a model: of a config.json, or of whatever `hub.locate` finds. No weights are read."""
     from minifer.formats.safetensors import read_json
     from minifer.formats.tensors import open_checkpoint
@@ -45,7 +45,7 @@ def config_at(model: str) -> ModelConfig:
     path = Path(model)
     if path.suffix == ".json" and path.is_file():
         return ModelConfig.from_hf(read_json(path))
-    files = locate(model, download=False)
+    files = locate(model, download=download)
     return ModelConfig.from_hf(files.config) if files.kind == "random" else config_of(open_checkpoint(files.path))
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from minifer.apps.loadgen.record import Record, best_second, most_at_once, realised_rate
 from minifer.apps.loadgen.run import Run
-from minifer.apps.numerals import three
+from minifer.apps.numerals import or_dash
 from minifer.apps.summary import SLO_SERVER, describe, summarise
 from minifer.errors import UsageError
 from minifer.formats.atomic import atomic_file
@@ -209,11 +209,7 @@ def cells(result: Mapping[str, Any]) -> list[str]:
     realised = result["realised_request_rate"] if result["request_rate"] != "inf" else None
     values = [result["request_throughput"], result["output_throughput"], *times, result.get("median_e2el_ms"),
               result["request_goodput"]]  # fmt: skip
-    return [rate_word(result), _cell(realised), done, *map(_cell, values)]
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else three(value)
+    return [rate_word(result), or_dash(realised), done, *map(or_dash, values)]
 
 
 def rate_word(result: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from minifer.apps import options
 from minifer.apps.bench_serve_options import WORKLOAD_NAMES, add_workload_options, workload_of
 from minifer.apps.loadgen.point import parse_rates
 from minifer.apps.serve.router import POLICIES
-from minifer.apps.serve_results import parse_slo
+from minifer.apps.serve_results import parse_slo, save
 from minifer.apps.simulate import report
 from minifer.apps.simulate.machine import LINK_LATENCY_S, Machine, datasheet_machine, model_config
 from minifer.apps.workloads import Arrival, make_workload
@@ -109,11 +109,8 @@ ENGINE = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size", 
 
 
 def _engine_options(group: Any) -> None:
-    for name in ENGINE:
-        group.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
-    switch = argparse.BooleanOptionalAction
-    group.add_argument("--enable-prefix-caching", action=switch, default=None)
-    group.add_argument("--enable-chunked-prefill", action=switch, default=None)
+    group.add_argument("--max-num-seqs", type=int, metavar="N", help="answers in a batch")
+    options.add_limit_options(group)
 
 
 def _workload_options(parser: argparse.ArgumentParser) -> None:
@@ -278,7 +275,7 @@ def _validate(args: argparse.Namespace, model: str) -> int:
 def _give(args: argparse.Namespace, found: dict[str, Any], show: Any) -> None:
     """Save, then print as JSON or for people."""
     if args.save_result is not None:
-        report.save(found, args.save_result)
+        save(found, args.save_result)
     if args.json:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:

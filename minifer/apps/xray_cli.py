@@ -50,13 +50,7 @@ def add_parser(subparsers: Any) -> None:
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default auto)")
-    group.add_argument("--max-model-len", type=int, metavar="N", help="longest prompt and answer together, in tokens")
-    group.add_argument("--num-blocks", type=int, metavar="N", help="blocks of the KV cache")
-    group.add_argument("--block-size", type=int, metavar="N", help="tokens in a block")
-    group.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="tokens that one step may compute")
-    switch = argparse.BooleanOptionalAction
-    group.add_argument("--enable-prefix-caching", action=switch, default=None, help="find shared prefixes again")
-    group.add_argument("--enable-chunked-prefill", action=switch, default=None, help="split long prompts over steps")
+    options.add_limit_options(group)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ This takes ten to twenty seconds, therefore it is kept in the cache folder, unde
 NumPy and which kernels it belongs to.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -81,17 +80,20 @@ def load_or_measure(
 
     A file that cannot be read is measured again, a folder that cannot be written raises MiniferError.
     """
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    path = hub.cache_home() / f"ceilings-{name}.json"
-    if not fresh:
-        try:
-            return Machine(**json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
-            pass  # none yet, or of another version
+    if not fresh and (found := kept(key)) is not None:
+        return found
     machine = measure(memory_limit_bytes, progress, {**key, **conditions})
-    with atomic_path(path) as temporary:
+    with atomic_path(hub.kept_path("ceilings", key)) as temporary:
         temporary.write_text(json.dumps(asdict(machine), indent=1), "utf-8")
     return machine
+
+
+def kept(key: Mapping[str, Any]) -> Machine | None:
+    """The ceilings that were kept under `key`; None if there are none yet, or of another version."""
+    try:
+        return Machine(**json.loads(hub.kept_path("ceilings", key).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def measure(memory_limit_bytes: int, progress: Progress, conditions: dict[str, Any], limit_s: float = 0.24) -> Machine:

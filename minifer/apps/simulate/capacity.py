@@ -17,7 +17,7 @@ from typing import Any
 
 from minifer.apps.simulate.fleet import Fleet, Replica
 from minifer.apps.simulate.machine import Machine
-from minifer.apps.simulate.steptime import Features
+from minifer.apps.simulate.steptime import seconds_per_request
 from minifer.apps.workloads import Arrival
 from minifer.metrics import meets
 
@@ -115,9 +115,7 @@ def guess_rate(machine: Machine, setting: Setting, arrivals: Sequence[Arrival]) 
     """Requests per second of machines whose seats are all taken, for prompts and answers of the average length."""
     prompt = sum(len(a.prompt_ids) for a in arrivals) // len(arrivals)
     answer = max(1, sum(a.output_len for a in arrivals) // len(arrivals))
-    seats, context = machine.config.max_num_seqs, prompt + answer // 2
-    prefill = machine.time.seconds(Features(0, 0, 1, ((max(2, prompt), max(2, prompt)),)))
-    return setting.replicas / (prefill + answer * machine.time.seconds(Features(seats, seats * context, seats)) / seats)
+    return setting.replicas / seconds_per_request(machine.time, prompt, answer, machine.config.max_num_seqs)
 
 
 def _longest(machine: Machine, setting: Setting) -> int | None:

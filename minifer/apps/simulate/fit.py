@@ -114,6 +114,12 @@ def nonnegative(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
         used[worst] = False
 
 
+def median_error(samples: Sequence[Sample], time: FittedTime) -> float:
+    """How far the formula is off for half of the kinds of steps, at most, either way."""
+    off = sorted(abs(e) for e in errors(samples, time))
+    return off[len(off) // 2]
+
+
 def errors(samples: Sequence[Sample], time: FittedTime) -> list[float]:
     """For each kind of step, by how much the formula is off: predicted over measured, minus 1."""
     return [time.seconds(point.features) / point.seconds - 1 for point in typical(samples)]

@@ -24,7 +24,7 @@ from minifer.apps.simulate.tally import Tally
 from minifer.apps.workloads import Arrival
 from minifer.clock import ManualClock
 from minifer.engine import Engine
-from minifer.errors import CapacityError, RequestError, UsageError
+from minifer.errors import RequestError, UsageError
 from minifer.limits import EngineConfig
 from minifer.scheduler.continuous import ContinuousScheduler
 from minifer.scheduler.plan import SeqResult, StepPlan, StepResult
@@ -117,9 +117,8 @@ class Replica:
         return self.unfinished
 
     def add(self, request: Request) -> None:
-        """Take a request in. Raises CapacityError or RequestError if it can never run here."""
-        idle = not self.requests
-        if idle and request.arrival > self.clock.now():
+        """Take a request in. Raises RequestError if it can never run here."""
+        if not self.requests and request.arrival > self.clock.now():
             self.clock.advance(request.arrival - self.clock.now())
         self.engine.add(request)
         self.requests[request.id] = request
@@ -207,7 +206,7 @@ class Fleet:
         was_idle = not replica.requests
         try:
             replica.add(request_of(arrival))
-        except (CapacityError, RequestError) as error:
+        except RequestError as error:
             self.tally.refused.append((arrival.index, str(error)))
             return None
         if self.on_choice is not None:

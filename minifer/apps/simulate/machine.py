@@ -13,19 +13,16 @@ after attention's output and after the MLP's. In a ring, each sends 2 (n - 1) / 
 Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms"; Shoeybi et al. 2019, "Megatron-LM".
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from minifer.apps.roofline_elsewhere import config_at
 from minifer.apps.simulate.steptime import RooflineTime, StepTime
 from minifer.errors import CapacityError, FormatError, UsageError
-from minifer.formats.tensors import open_checkpoint
-from minifer.hub import locate
 from minifer.limits import EngineConfig
 from minifer.model.config import ModelConfig
 from minifer.model.cost import num_parameters
-from minifer.model.load import config_of
 from minifer.roofline.predict import BYTES, Roof, datasheet_roof, hardware
 
 MEMORY_SHARE = 0.9
@@ -76,14 +73,12 @@ def model_config(model: str) -> ModelConfig:
 
     Raises ModelNotFoundError, FormatError or UnsupportedError.
     """
-    path = Path(model)
-    if path.suffix == ".json" and path.is_file():
-        try:
-            return ModelConfig.from_hf(json.loads(path.read_text("utf-8")))
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{path} is not a config.json: {error}") from error
-    files = locate(model)
-    return ModelConfig.from_hf(files.config) if files.kind == "random" else config_of(open_checkpoint(files.path))
+    try:
+        return config_at(model, download=True)
+    except FormatError as error:
+        if Path(model).suffix != ".json":
+            raise
+        raise FormatError(f"{model} is not a config.json: {error}") from error
 
 
 def datasheet_machine(

@@ -89,8 +89,8 @@ def cumulative(finished: Iterable[Any], points: int = 101) -> dict[str, list[flo
 
     requests = list(finished)
     values = {
-        "ttft_ms": [1e3 * r.ttft for r in requests if r.ttft is not None],
-        "tpot_ms": [1e3 * r.tpot for r in requests if r.tpot is not None],
+        "ttft_ms": sorted(1e3 * r.ttft for r in requests if r.ttft is not None),
+        "tpot_ms": sorted(1e3 * r.tpot for r in requests if r.tpot is not None),
     }
     steps = [100 * i / (points - 1) for i in range(points)]
-    return {name: [percentile(sorted(found), p) for p in steps] for name, found in values.items()}
+    return {name: [percentile(found, p) for p in steps] for name, found in values.items()}

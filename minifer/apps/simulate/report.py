@@ -1,14 +1,11 @@
 """What a simulation prints: tables for people, and the same as JSON on disk."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from minifer.apps.numerals import three
-from minifer.formats.atomic import atomic_path
+from minifer.apps.numerals import or_dash, three
 
 if TYPE_CHECKING:
     from minifer.apps.simulate.fit import Sample
@@ -25,12 +22,6 @@ METRICS = {
     "e2el": "whole answer",
     "queue": "of that, in the queue",
 }
-
-
-def save(found: dict[str, Any], path: Path) -> None:
-    """Write a result as JSON, whole or not at all."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(found, indent=1, allow_nan=False), "utf-8")
 
 
 def print_run(found: dict[str, Any]) -> None:
@@ -51,14 +42,14 @@ def print_run(found: dict[str, Any]) -> None:
         return
     slo = ", ".join(f"{name} {limit:g} ms" for name, limit in found["goodput_slo_ms"].items())
     print(
-        f"throughput {_or_dash(found['request_throughput'])} requests/s, "
-        f"{_or_dash(found['output_throughput'])} tokens/s"
-        f"; goodput {_or_dash(found['request_goodput'])} requests/s ({slo})\n"
+        f"throughput {or_dash(found['request_throughput'])} requests/s, "
+        f"{or_dash(found['output_throughput'])} tokens/s"
+        f"; goodput {or_dash(found['request_goodput'])} requests/s ({slo})\n"
     )
     print(f"{'milliseconds':<24}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}")
     for name, words in METRICS.items():
         values = [found[f"{what}_{name}_ms"] for what in ("mean", "p50", "p90", "p99")]
-        print(f"{words:<24}" + "".join(f"{_or_dash(value):>10}" for value in values))
+        print(f"{words:<24}" + "".join(f"{or_dash(value):>10}" for value in values))
     print(f"\n{'replica':<9}{'requests':>10}{'steps':>12}{'busy':>8}{'preempted':>11}{'prefix hits':>13}")
     for i, row in enumerate(found["replicas"]):
         print(
@@ -80,10 +71,10 @@ def print_rates(found: dict[str, Any]) -> None:
     )
     for row in rows:
         values = [row[name] for name in ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")]
-        cells = "".join(f"{_or_dash(value):>{width}}" for value, width in zip(values, (11, 10, 11, 10), strict=True))
+        cells = "".join(f"{or_dash(value):>{width}}" for value, width in zip(values, (11, 10, 11, 10), strict=True))
         print(
-            f"{row['request_rate']:>6}{row['completed']:>10,}{_or_dash(row['request_throughput']):>12}"
-            f"{_or_dash(row['output_throughput']):>10}{cells}{_or_dash(row['request_goodput']):>9}"
+            f"{row['request_rate']:>6}{row['completed']:>10,}{or_dash(row['request_throughput']):>12}"
+            f"{or_dash(row['output_throughput']):>10}{cells}{or_dash(row['request_goodput']):>9}"
         )
     for line in assumptions(about["machine"]):
         print(f"\n{fill(line, WIDTH)}")
@@ -133,10 +124,14 @@ def validation(
 ) -> dict[str, Any]:
     """The comparison as plain values: `rows`, the formula, and the circumstances."""
     from minifer.apps.roofline_run import conditions
-    from minifer.apps.simulate.fit import errors
+    from minifer.apps.simulate.fit import median_error
 
-    off = sorted(abs(e) for e in errors(samples, time))
-    state = {"model": model, **conditions(), "steps_measured": len(samples), "formula_off_by": off[len(off) // 2]}
+    state = {
+        "model": model,
+        **conditions(),
+        "steps_measured": len(samples),
+        "formula_off_by": median_error(samples, time),
+    }
     runs = {c.workload: {"real": c.real, "simulated": c.simulated, "steps_error": c.steps_error} for c in comparisons}
     return {
         "rows": [row for c in comparisons for row in c.rows()],
@@ -154,7 +149,7 @@ def print_validation(found: dict[str, Any]) -> None:
     for row in found["rows"]:
         mark = "  <- more than 10 %" if row["error"] is not None and abs(row["error"]) > BOUND else ""
         print(
-            f"{row['workload']:<10}{row['figure']:<20}{_or_dash(row['real']):>12}{_or_dash(row['simulated']):>12}"
+            f"{row['workload']:<10}{row['figure']:<20}{or_dash(row['real']):>12}{or_dash(row['simulated']):>12}"
             f"{_signed(row['error']):>9}{mark}"
         )
     within = sum(row["error"] is not None and abs(row["error"]) <= BOUND for row in found["rows"])
@@ -164,10 +159,6 @@ def print_validation(found: dict[str, Any]) -> None:
     )
     parts = [f"{name} {run['steps_error']:+.1%}" for name, run in found["runs"].items()]
     print(f"Over all steps of a run together the formula is off by: {', '.join(parts)}. The rest is queueing.")
-
-
-def _or_dash(value: float | None) -> str:
-    return "-" if value is None else three(value)
 
 
 def _percent(value: float | None) -> str:

@@ -238,6 +238,18 @@ class FittedTime:
         return lambda seen: plain + key_s * seen
 
 
+def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) -> float:
+    """What a request costs a machine whose seats are all taken: its prompt, and its share of decode steps.
+
+    >>> flat = FittedTime(Curve((1, 2), (0.01, 0.02)), Curve((1, 2), (0.01, 0.02)))
+    >>> round(seconds_per_request(flat, prompt=10, answer=4, seats=2), 9)
+    0.14
+    """
+    context = prompt + answer // 2
+    prefill = time.seconds(Features(0, 0, 1, ((prompt, prompt),)))
+    return prefill + answer * time.seconds(Features(seats, seats * context, seats)) / seats
+
+
 def chunk_work(length: int, context: int, window: int) -> tuple[int, int]:
     """Keys that a chunk reads, and pairs of query and key that it multiplies.
 

@@ -4,7 +4,6 @@ They lie in the cache folder under a name made from the model, the engine's limi
 that they depend on. What was measured and under which circumstances is kept with them.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any
 from minifer import hub
 from minifer.apps.roofline_run import conditions, machine_key
 from minifer.apps.simulate.calibrate import Calibration
-from minifer.apps.simulate.fit import errors, fit
+from minifer.apps.simulate.fit import fit, median_error
 from minifer.apps.simulate.machine import Machine
 from minifer.apps.simulate.steptime import Curve, FittedTime
 from minifer.formats.atomic import Progress, atomic_path, no_progress
@@ -60,15 +59,13 @@ def calibrate(llm: LLM, progress: Progress = no_progress) -> Stored:
     """Measure the steps of a loaded model."""
     samples = Calibration(llm).run(progress)
     time = fit(samples, llm.config.window())
-    off = sorted(abs(e) for e in errors(samples, time))
-    return Stored(time, off[len(off) // 2], conditions())
+    return Stored(time, median_error(samples, time), conditions())
 
 
 def _path(model: str, engine: EngineConfig) -> Path:
     limits = (engine.max_num_seqs, engine.max_num_batched_tokens)
     key = {"version": VERSION, "model": model, "limits": limits, **machine_key(conditions())}
-    name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    return hub.cache_home() / f"steps-{name}.json"
+    return hub.kept_path("steps", key)
 
 
 def save(path: Path, stored: Stored) -> None:

@@ -72,10 +72,13 @@ class Tally:
 
     def note(self, request: Request) -> None:
         """Take the metrics of a request that has ended."""
-        metrics = from_request(request)
+        self.add(from_request(request), request.finished or 0.0)
+
+    def add(self, metrics: RequestMetrics, ended: float) -> None:
+        """Take the metrics of a request that ended at this time, in seconds."""
         self.gaps.add(metrics.itl)
         self.finished.append(replace(metrics, itl=()))
-        self.last_token = max(self.last_token, request.finished or 0.0)
+        self.last_token = max(self.last_token, ended)
 
     @property
     def duration(self) -> float:

@@ -9,15 +9,15 @@ machine that is 5 % slower waits twice as long. So the rates are chosen from wha
 machine's limit. An error above `BOUND` is said, with the workload and the metric.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from minifer.apps.simulate.calibrate import Calibration, StepTimer
-from minifer.apps.simulate.fit import Sample, errors, fit
+from minifer.apps.simulate.fit import Sample, fit
 from minifer.apps.simulate.fleet import Fleet, Replica
 from minifer.apps.simulate.real import run_real
-from minifer.apps.simulate.steptime import Features, FittedTime, StepTime
+from minifer.apps.simulate.steptime import FittedTime, StepTime, seconds_per_request
 from minifer.apps.simulate.tally import Tally
 from minifer.apps.workloads import Arrival, make_workload
 from minifer.formats.atomic import Progress, no_progress
@@ -77,19 +77,6 @@ def workloads(llm: LLM, time: StepTime, requests: int, seed: int) -> dict[str, l
     }  # fmt: skip
 
 
-def seconds_per_request(time: StepTime, prompt: int, answer: int, seats: int) -> float:
-    """What a request costs a machine whose seats are all taken: its prompt, and its share of decode steps.
-
-    >>> from minifer.apps.simulate.steptime import Curve
-    >>> flat = FittedTime(Curve((1, 2), (0.01, 0.02)), Curve((1, 2), (0.01, 0.02)))
-    >>> round(seconds_per_request(flat, prompt=10, answer=4, seats=2), 9)
-    0.14
-    """
-    context = prompt + answer // 2
-    prefill = time.seconds(Features(0, 0, 1, ((prompt, prompt),)))
-    return prefill + answer * time.seconds(Features(seats, seats * context, seats)) / seats
-
-
 def forget(llm: LLM) -> None:
     """An empty cache, as the simulation begins with: what an earlier run left in it would be found again."""
     llm.engine.scheduler = ContinuousScheduler(llm.limits)
@@ -111,7 +98,6 @@ def validate(
     requests: int = 48,
     seed: int = 0,
     progress: Progress = no_progress,
-    say: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Comparison], FittedTime, list[Sample]]:
     """Calibrate, then run and simulate each workload. About three minutes for a small model.
 
@@ -119,8 +105,6 @@ def validate(
     """
     samples = Calibration(llm, seed).run(progress)
     time = fit(samples, llm.config.window())
-    off = sorted(abs(e) for e in errors(samples, time))
-    say(f"{len(samples)} steps measured; the formula is within {off[len(off) // 2]:.1%} of half of them")
     found = []
     for name, arrivals in workloads(llm, time, requests, seed).items():
         forget(llm)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from minifer.apps.numerals import megabytes, three
+from minifer.apps.numerals import megabytes, or_dash, three
 from minifer.apps.view.trace_data import KINDS, Data, shared_spans
 from minifer.apps.view.trace_model import Trace
 
@@ -118,14 +118,10 @@ def _requests(data: Data, width: int) -> Iterator[str]:
     if wide:
         yield f"{'':<{NAME}} {'':<{columns}}{'TTFT':>9}{'ITL':>7}  end"
     for row in data["rows"]:
-        numbers = f"{_ms(row['ttft']):>9}{_ms(row['itl']):>7}  {row['reason'] or '-'}" if wide else ""
+        numbers = f"{or_dash(row['ttft']):>9}{or_dash(row['itl']):>7}  {row['reason'] or '-'}" if wide else ""
         yield f"{row['id'][:NAME]:<{NAME}} {strip(row['bars'], data['ms'], columns)}{numbers}"
     yield _axis(NAME + 1, columns, data["ms"])
     yield _legend([bar for row in data["rows"] for bar in row["bars"]])
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else three(value)
 
 
 def _latency(data: Data, width: int) -> Iterator[str]:
@@ -140,7 +136,7 @@ def _latency(data: Data, width: int) -> Iterator[str]:
     yield f"{data['id']}: {data['prompt']} prompt tokens, {data['cached']} of them cached, {len(times)} tokens out"
     yield f"|{'-' * (first - 2)}| TTFT {three(data['ttft'])} ms"
     yield strip(bars, times[-1], width)
-    yield ", ".join(f"{name} {_ms(data[name])}" for name in ("queue", "prefill", "decode", "e2e")) + " ms"
+    yield ", ".join(f"{name} {or_dash(data[name])}" for name in ("queue", "prefill", "decode", "e2e")) + " ms"
     if data["itl"]:
         gaps = data["itl"]
         yield f"ITL: {len(gaps)} gaps, median {three(data['median_itl'])}, {three(min(gaps))} to {three(max(gaps))} ms"

@@ -4,8 +4,6 @@
 Otherwise two probes of half a second each, which is good enough for a picture: the page says which it was.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ from minifer.apps.roofline_elsewhere import config_at
 from minifer.errors import MiniferError, UsageError
 from minifer.model.config import ModelConfig
 from minifer.model.cost import Work, num_parameters, step_cost
+from minifer.roofline import ceilings
 from minifer.roofline.ceilings import Machine
 from minifer.roofline.predict import BYTES, datasheet_roof
 from minifer.roofline.probes import measure_ceilings, usable_cores
@@ -112,9 +111,4 @@ def kept() -> Machine | None:
     """What `minifer roofline` has kept for this machine, if it has."""
     from minifer.apps.roofline_run import conditions, machine_key
 
-    key = machine_key(conditions())
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-    try:
-        return Machine(**json.loads((hub.cache_home() / f"ceilings-{name}.json").read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    return ceilings.kept(machine_key(conditions()))
