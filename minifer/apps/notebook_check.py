@@ -66,12 +66,8 @@ class Task:
         return found
 
 
-def _module(file: str) -> str:
-    return "minifer." + file.removesuffix(".py").replace("/", ".")
-
-
 TASKS = {
-    task.id: Task(task.function, _module(task.file), f"phase{task.phase:02}")
+    task.id: Task(task.function, task.module, f"phase{task.phase:02}")
     for task in all_tasks()
     if task.file.endswith(".py")
 }

@@ -234,7 +234,7 @@ def test_a_stub_says_what_is_wanted_and_shows_it(task):
     """Its docstring has a contract and an example, and the example is true of the reference."""
     node = find(ast.parse(stub(task.file, [task])), task.function)
     contract = ast.get_docstring(node)
-    module = importlib.import_module("minifer." + task.file.removesuffix(".py").replace("/", "."))
+    module = importlib.import_module(task.module)
     examples = doctest.DocTestParser().get_doctest(contract, dict(vars(module)), task.id, None, 0)
     assert examples.examples, f"task {task.id} shows no example"
     assert len(contract.partition(">>>")[0]) > 40

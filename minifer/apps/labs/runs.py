@@ -84,8 +84,7 @@ def can_fork() -> bool:
 
     It would not if this process has loaded the reference's already: a child inherits them, and would grade those.
     """
-    modules = {"minifer." + task.file.removesuffix(".py").replace("/", ".") for task in all_tasks()}
-    return hasattr(os, "fork") and modules.isdisjoint(sys.modules)
+    return hasattr(os, "fork") and not any(task.module in sys.modules for task in all_tasks())
 
 
 class Run:

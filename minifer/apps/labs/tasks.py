@@ -38,6 +38,11 @@ class Task:
         """The 5 of task 5.2."""
         return int(self.id.partition(".")[0])
 
+    @property
+    def module(self) -> str:
+        """The name by which its file is imported; of a kernel, nothing that could be."""
+        return "minifer." + self.file.removesuffix(".py").replace("/", ".")
+
 
 @cache
 def all_tasks() -> tuple[Task, ...]:
