@@ -133,6 +133,17 @@ def test_page_locked_memory_is_what_lets_a_copy_go_on_alone(xp):
     assert locked.tolist() == [3.0] * 4
 
 
+def test_memory_is_page_locked_only_while_it_lives(xp):
+    """Freed, its address is soon that of an ordinary array, which no longer counts as page-locked."""
+    locked = np.frombuffer(xp.cuda.alloc_pinned_memory(16), np.float32, 4)
+    part, place = locked[1:], (locked.ctypes.data, 16)
+    del locked
+    assert machine.is_pinned(part)
+    assert place in machine.pinned
+    del part
+    assert place not in machine.pinned
+
+
 def test_two_streams_need_an_event(xp, x):
     """Work of another stream that nobody has waited for may not have happened yet."""
     stream, event = xp.cuda.Stream(non_blocking=True), xp.cuda.Event()

@@ -197,7 +197,10 @@ class Place:
 def alloc_pinned_memory(size: int) -> Any:
     """`size` bytes of page-locked host memory."""
     memory = np.zeros(size, dtype=np.uint8)
-    machine.pinned.append((memory.ctypes.data, size))
+    place = (memory.ctypes.data, size)
+    machine.pinned.add(place)
+    # Ordinary memory comes to lie at the same address as soon as this is freed.
+    weakref.finalize(memory, machine.pinned.discard, place)
     return poison(memory).data
 
 

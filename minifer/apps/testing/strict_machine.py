@@ -46,7 +46,7 @@ class Machine:
     """(a, b) -> how many operations of stream b are certain to be over when stream a goes on."""
     recording: list[Callable[[], None]] | None = None
     deferred: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    pinned: list[tuple[int, int]] = field(default_factory=list)
+    pinned: set[tuple[int, int]] = field(default_factory=set)
 
     def reset(self) -> None:
         """All counts to zero."""
