@@ -70,6 +70,59 @@ def test_swiglu_of_large_values_is_finite():
     np.testing.assert_allclose(out, z64 / (1 + np.exp(-z64)), rtol=1e-5, atol=1e-6)
 
 
+def softmax64(scores):
+    z = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+    return z / z.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("shift", [0.0, -30.0, 39.0, 41.0, 300.0])
+def test_exponentials_with_and_without_a_shift(shift):
+    """Whatever is hidden weighs nothing, and the weights are those of a softmax at every height of the scores."""
+    rng = np.random.default_rng(5)
+    scores = rng.normal(0, 3, (7, 33)).astype(np.float32)
+    scores += np.float32(shift - scores.max())
+    scores[2, 5:] = -np.inf
+    want = softmax64(scores)
+    total = cpu.plain_exponentials(scores)
+    np.testing.assert_allclose(scores / total, want, rtol=2e-5, atol=1e-12)
+
+
+def test_a_row_far_below_the_others_asks_for_the_shift():
+    """Without it the row would be all zeros: `None`, before anything is divided by nothing."""
+    scores = np.zeros((3, 4), np.float32)
+    scores[1] = -200
+    assert cpu.plain_exponentials(scores.copy()) is None
+    np.testing.assert_array_equal(cpu.exponentials(scores), np.full((3, 1), 4))
+
+
+@pytest.mark.parametrize(("up", "down"), [(1.0, 1.0), (300.0, 1.0), (1.0, 300.0), (300.0, 300.0)])
+def test_a_tile_of_queries_with_scores_of_any_size(up, down):
+    """One head's scores near 0, another's far above or below it; two query heads to a kv head; the cache in pieces."""
+    rng = np.random.default_rng(4)
+    q, keys = rng.standard_normal((5, 4, 6)).astype(np.float32), rng.standard_normal((2, 6, 40)).astype(np.float32)
+    v = rng.standard_normal((2, 40, 3 * 2)).astype(np.float32)
+    q[:, 2] *= np.float32(up)
+    q[:, 3] = -np.abs(q[:, 3]) * np.float32(down)
+    keys[1] = np.abs(keys[1])
+    tile = cpu.Tile(0, 5, [(20, 27), (3, 5)], 9, cpu._hidden(5, 9, 1000), None)
+    out = np.full((5, 4, 6), np.nan, np.float32)
+    cpu.attend_many(q, keys, v, tile, [(0, slice(0, 2)), (1, slice(2, 4))], out)
+    slots = [*range(20, 27), 3, 4]
+    for head in range(4):
+        scores = q[:, head].astype(np.float64) @ keys[head // 2][:, slots]
+        scores[np.arange(9)[None] > np.arange(5)[:, None] + 4] = -np.inf
+        want = softmax64(scores) @ v[head // 2][slots]
+        np.testing.assert_allclose(out[:, head], want, rtol=1e-4, atol=2e-4)
+
+
+def test_ranks_trade_their_shares_from_tile_to_tile():
+    """Nine heads on two ranks: five and four, then four and five. Every head once a tile."""
+    ranks = [[cpu.readers_of(9, 3, cpu.share(9, 2, r)) for r in pair] for pair in ((0, 1), (1, 0))]
+    assert [[r.heads for r in rank] for rank in ranks] == [[slice(0, 5), slice(5, 9)], [slice(5, 9), slice(0, 5)]]
+    assert ranks[0][1].groups == [(0, slice(0, 1)), (1, slice(1, 4))]
+    assert ranks[0][1].kv_heads == slice(1, 3)
+
+
 def test_batch_invariant_means_the_same_bits():
     """Alone or in company, in one go or in chunks: not close, equal."""
     model = Fixture(CONFIGS["qwen3"], "cpu-invariant")
