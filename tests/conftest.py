@@ -74,6 +74,15 @@ def pytest_report_header() -> list[str]:
     return [f"minifer: YOUR code from {lab}, the reference for every other file", *lines]
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m phase05` and no more: what lies elsewhere cannot have that marker, so it is not even loaded."""
+    if not re.fullmatch(r"phase\d\d", config.option.markexpr or ""):
+        return None
+    folders = [*(ROOT / "tests").glob(f"{config.option.markexpr}_*")]
+    near = any(f.is_relative_to(collection_path) or collection_path.is_relative_to(f) for f in folders)
+    return None if near else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their folder, and skip what was not asked for."""
     for item in items:

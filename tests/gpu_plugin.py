@@ -79,4 +79,6 @@ def register(config: pytest.Config) -> None:
     plugin = GpuPlugin(config.getoption("--gpu"), config.getoption("--results"))
     if required() and plugin.reason:
         raise pytest.UsageError(f"{REQUIRED}=1, but {plugin.reason}")
+    if plugin.results and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--results is the record of one process: leave out -n")
     config.pluginmanager.register(plugin, "minifer-gpu")

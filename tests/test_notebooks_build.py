@@ -108,6 +108,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.labs_meta
 @pytest.mark.parametrize(("task", "name"), PLANTED)
 def test_a_planted_bug_is_caught_by_its_task(task, name):
     """`check` tells the reader of the notebook that it is wrong."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from minifer.apps import options
 from minifer.apps.serve.router import POLICIES
+from minifer.device import select_device, why_no_gpu
 from minifer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ def _check(args: argparse.Namespace) -> None:
     from minifer.apps.serve import ray_command
 
     ray_command.check(args)
+    for name in () if args.ray else _devices(args):
+        _check_device(name)
 
 
 def _welcome(service: "Service", url: str) -> str:
@@ -195,9 +198,7 @@ def make_replicas(args: argparse.Namespace, trace: bool) -> "list[Replica]":
     """One replica per device; those on the CPU get equal shares of the cores."""
     from minifer.apps.serve.replica import Replica
 
-    devices = [name.strip() for name in (args.devices or args.device).split(",")]
-    if not all(devices):
-        raise UsageError(f"--devices is a list like cpu,cpu or cuda:0,cuda:1, not {args.devices!r}")
+    devices = _devices(args)
     given = (*(name for name in options.ENGINE_OPTIONS if name != "device"), "max_num_seqs")
     common = {name: value for name in given if (value := getattr(args, name, None)) is not None}
     shares, on_gpu = cores_of(devices), [device for device in devices if device.startswith(("cuda", "strict"))]
@@ -209,6 +210,22 @@ def make_replicas(args: argparse.Namespace, trace: bool) -> "list[Replica]":
         Replica(i, args.model, {**common, "device": device, "cores": shares[i]}, about={"replica": i}, trace=trace)
         for i, device in enumerate(devices)
     ]
+
+
+def _devices(args: argparse.Namespace) -> list[str]:
+    names = [name.strip() for name in (args.devices or args.device).split(",")]
+    if not all(names):
+        raise UsageError(f"--devices is a list like cpu,cpu or cuda:0,cuda:1, not {args.devices!r}")
+    return names
+
+
+def _check_device(name: str) -> None:
+    """Raise for a device that is not to be had, before anything is fetched or started.
+
+    A GPU that is there is left to its replica: to select it here would take memory of it for nothing.
+    """
+    if name != "auto" and not (name.startswith("cuda") and why_no_gpu() is None):
+        select_device(name)
 
 
 def cores_of(devices: list[str]) -> list[list[int] | None]:

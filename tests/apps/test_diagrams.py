@@ -29,6 +29,7 @@ def found(every):
     return diagrams_book.sources(FOLDER / "traces", {name for one in every.values() for name in one.sources})
 
 
+@pytest.mark.slow
 def test_the_committed_figures_are_up_to_date(capsys):
     """Numbers everywhere; bytes where the versions are those of figures.json. The way out is `minifer diagrams`."""
     assert main(["diagrams", "--check"]) == 0, capsys.readouterr().out

@@ -48,6 +48,12 @@ def test_a_port_that_is_taken_is_found_out_before_loading(capsys):
     assert "ddress already in use" in capsys.readouterr().err
 
 
+def test_a_device_that_is_none_is_found_out_before_anything_is_fetched(monkeypatch, capsys):
+    monkeypatch.setattr("minifer.hub.locate", lambda *_, **__: pytest.fail("the model was fetched"))
+    assert main(["serve", "smollm2-135m", "--port", "0", "--devices", "cpu,tpu"]) == 2
+    assert capsys.readouterr().err == ("minifer: unknown device 'tpu': use auto, cpu, cuda, cuda:N or strict\n")
+
+
 def test_shares_of_the_cores(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3, 4, 5}, raising=False)
     assert cores_of(["cpu"]) == [None]

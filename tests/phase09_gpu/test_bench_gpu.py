@@ -35,6 +35,7 @@ def record(tmp_path_factory):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_every_phase_runs_without_gguf(record):
     """On the stand-in, with `tiny`: no phase fails, and every part of the record is there."""
@@ -46,6 +47,7 @@ def test_every_phase_runs_without_gguf(record):
     assert all(row["seconds"] > 0 and row["flops"] > 0 for row in record["models"]["tiny"]["rows"])
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_facts_are_those_that_the_design_rests_on(record):
     """The stand-in refuses what a GPU is expected to refuse; everything else has a number."""
