@@ -124,12 +124,12 @@ def drift(source: Path) -> str:
 
 
 def sources(numbers: list[str]) -> list[Path]:
-    """The sources with these numbers, all if there are none, in order. Exits for a number that has no source."""
+    """The sources with these numbers or names, all if there are none, in order. Exits for one that has no source."""
     every = sorted((HERE / "src").glob("[0-9][0-9]_*.py"))
-    missing = [n for n in numbers if not any(path.name.startswith(n) for path in every)]
+    missing = [n for n in numbers if not any(n in (path.name[:2], path.stem) for path in every)]
     if missing:
         sys.exit(f"build.py: no source for {', '.join(missing)}; there are {', '.join(path.stem for path in every)}")
-    return [path for path in every if not numbers or path.name[:2] in numbers]
+    return [path for path in every if not numbers or {path.name[:2], path.stem} & set(numbers)]
 
 
 def target_of(source: Path) -> Path:

@@ -152,3 +152,11 @@ def test_a_wrong_call_is_named(monkeypatch):
 def test_the_bank_is_where_the_labs_have_it():
     """One bank for both."""
     assert notebook_bugs.bank() == house.ROOT / "tests" / "bugs"
+
+
+def test_a_notebook_is_chosen_by_its_number_or_its_name():
+    """And what is neither is refused; a name once chose nothing, without a word."""
+    stem = SOURCES[3].stem
+    assert build.sources([stem]) == build.sources([stem[:2]]) == [SOURCES[3]]
+    with pytest.raises(SystemExit, match="no source for 0"):
+        build.sources(["0"])

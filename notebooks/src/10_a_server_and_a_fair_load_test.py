@@ -415,7 +415,7 @@ if os.environ.get("MINIFER_PEERS") and peer_script.exists() and model == "smollm
 else:
     print("No peers here. `minifer bench compare` lets servers take turns; what was recorded (notebooks/RESULTS.md):\n")
     text = results.read_text("utf-8") if results.exists() else ""
-    print(text.partition("## Serving")[2].partition("\n## ")[0].strip()[:3000] or "RESULTS.md is not here.")
+    print(text.partition("## Serving")[2].partition("\n## ")[0].strip()[:6000] or "RESULTS.md is not here.")
 
 # %% [markdown]
 # The same things elsewhere (names as in their main branches of 2026; files move now and then):
